@@ -43,6 +43,8 @@ pub fn superblock(sb: &Superblock) -> Value {
                 "blocks": d.blocks,
                 "member_generation": d.member_generation,
                 "active": d.active,
+                "removed": d.removed,
+                "target_blocks": d.target_blocks,
             })
         })
         .collect();
@@ -51,7 +53,13 @@ pub fn superblock(sb: &Superblock) -> Value {
         .iter()
         .map(|b| {
             let members: Vec<Value> = b.members.iter().map(|(d, unit)| json!({"device": d, "unit": unit})).collect();
-            json!({"first_segment": b.first.0, "segments": b.segments, "copies": b.copies, "members": members})
+            json!({
+                "first_segment": b.first.0,
+                "segments": b.segments,
+                "copies": b.copies,
+                "parity": b.parity,
+                "members": members,
+            })
         })
         .collect();
     json!({

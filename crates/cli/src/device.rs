@@ -102,7 +102,11 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
             path.display(),
             match foreign {
                 Some(name) => format!("not a nenrin volume; it holds {name}"),
-                None => "not a nenrin volume; nenrin mkfs makes one, and what is there now is lost".to_owned(),
+                None => {
+                    "not a nenrin volume: nothing of one is at the beginning, nor at the end as it is now; nenrin mkfs \
+                         makes one, and what is there now is lost"
+                        .to_owned()
+                }
             },
         );
     }

@@ -476,6 +476,20 @@ pub enum Break {
     LateNameUncut,
     /// Segments in which uncommitted content has blocks are let go of with those in which it has none.
     NamedUnpinned,
+    /// What a newer program wrote to the volume is passed over where an older root can be read.
+    NewerPassedOver,
+    /// Whether the volume may be written to is asked of the root that is used alone.
+    OneRootAsked,
+    /// Where a newer program went on with the log it ends.
+    NewerIsEnd,
+    /// What is listed to be forgotten goes although it is there.
+    LivingForgotten,
+    /// What is listed for the reaper goes although it is in use.
+    LivingReaped,
+    /// A directory without a name goes although there are names in it.
+    ChildrenGo,
+    /// A segment waits for the root that its item says it was emptied by, whichever that is.
+    EmptiedBelieved,
 }
 
 #[cfg(feature = "breaks")]

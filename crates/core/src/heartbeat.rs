@@ -20,7 +20,7 @@ use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, assemble};
 use crate::{Clock, Error, MountOptions, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
-use nenrin_format::features::{Access, access};
+use nenrin_format::features::Access;
 use nenrin_format::heartbeat::{HEARTBEAT_BLOCK, Heartbeat};
 use nenrin_format::{BLOCK_BYTES, Time};
 use std::sync::Arc;
@@ -199,8 +199,8 @@ pub(crate) fn take(
     options: &MountOptions,
 ) -> Result<(Assembly, Option<Claim>)> {
     let assembly = assemble(devices, options.degraded)?;
-    let features = assembly.found.newest()?.features;
-    let writes = !options.read_only && !options.no_recovery && access(features[1], features[2]) == Access::ReadWrite;
+    let access = assembly.found.access(assembly.found.newest()?);
+    let writes = !options.read_only && !options.no_recovery && access == Access::ReadWrite;
     let free = assembly.probes.iter().all(|(_, _, p)| !Said::of(&p.heartbeat).may_be_in_use());
     if !writes || options.mmp.is_none() && free {
         return Ok((assembly, None));
@@ -243,7 +243,7 @@ pub(crate) fn refuse_if_in_use(assembly: &Assembly, clock: &dyn Clock) -> Result
 ///
 /// # Errors
 /// [`Error::Open`] when one is in use.
-pub(crate) fn refuse_to_replace(devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) -> Result<()> {
+pub fn refuse_to_replace(devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) -> Result<()> {
     let seen = devices.iter().filter_map(|d| read(d.as_ref()).ok().map(|block| (d.clone(), block)));
     let seen: Vec<Seen> = seen.filter(|(_, block)| matches!(Said::of(block), Said::InUse(_))).collect();
     watch(&seen, clock)

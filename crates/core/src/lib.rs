@@ -39,7 +39,7 @@ pub use fs::{
     ShedInfo, SyncTicket, WriteTicket, Writer,
 };
 pub use heartbeat::{BEAT_NANOS, Mmp};
-pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_on};
+pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_fits, mkfs_on};
 pub use recovery::{RecoveryReport, Verdict};
 pub use repair::{RepairPlan, RepairReport};
 pub use retention::Retention;

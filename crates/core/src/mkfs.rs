@@ -97,7 +97,8 @@ pub fn mkfs_on(devices: &[Arc<dyn BlockDevice>], clock: &Arc<dyn Clock>, options
     if options.label.len() > nenrin_format::superblock::LABEL_BYTES_MAX {
         return Err(Error::Open("the label is longer than 64 bytes".into()));
     }
-    let layout = plan(devices, options)?;
+    let lengths: Vec<(String, u64)> = devices.iter().map(|d| (d.geometry().name, d.geometry().bytes)).collect();
+    let layout = plan(&lengths, options)?;
     heartbeat::refuse_to_replace(devices, clock.as_ref())?;
     let zeros = Arc::new(AlignedBuf::zeroed(AREA_BLOCKS as usize * BLOCK_BYTES));
     for device in devices {
@@ -119,11 +120,19 @@ fn blocks_of(device: &Arc<dyn BlockDevice>) -> u64 {
     device.geometry().bytes / BLOCK_BYTES as u64
 }
 
+/// Whether [`mkfs_on`] makes a volume on devices with these names, of so many bytes.
+///
+/// # Errors
+/// As there, but for what is on them.
+pub fn mkfs_fits(devices: &[(String, u64)], options: &MkfsOptions) -> Result<()> {
+    plan(devices, options).map(drop)
+}
+
 /// Where segments lie on these devices.
-fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan> {
+fn plan(devices: &[(String, u64)], options: &MkfsOptions) -> Result<Plan> {
     let profile = options.profile;
     let copies = check_profile(profile, devices.len())?;
-    let blocks: Vec<u64> = devices.iter().map(blocks_of).collect();
+    let blocks: Vec<u64> = devices.iter().map(|(_, bytes)| bytes / BLOCK_BYTES as u64).collect();
     let parity = profile == Profile::Parity;
     let width = blocks.len() as u64;
     let total = blocks.iter().fold(0u64, |n, b| n.saturating_add(*b)) / u64::from(copies);
@@ -139,7 +148,7 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
             )));
         }
     };
-    for (device, have) in devices.iter().zip(&blocks) {
+    for ((name, bytes), have) in devices.iter().zip(&blocks) {
         // A device of several has to hold its share of as many segments as a volume needs at least;
         // one after the other they need as many only together.
         let need = match profile {
@@ -153,9 +162,7 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
         };
         if *have < need {
             return Err(Error::Open(format!(
-                "{} is too small: {} bytes, and a volume needs at least {}{}",
-                device.geometry().name,
-                device.geometry().bytes,
+                "{name} is too small: {bytes} bytes, and a volume needs at least {}{}",
                 need * BLOCK_BYTES as u64,
                 if devices.len() > 1 { " on each device" } else { "" }
             )));

@@ -331,7 +331,13 @@ impl Segments {
     }
 
     /// Restores a segment from its item in the space tree.
-    pub fn load(&mut self, segment: SegmentNo, item: Segment) {
+    pub fn load(&mut self, segment: SegmentNo, mut item: Segment) {
+        // Emptied later than the next root is written: it would never be free.
+        let is_later = item.emptied_generation > self.next_generation.0 && !broken(Break::EmptiedBelieved);
+        if is_later {
+            item.emptied_generation = self.next_generation.0;
+            self.changed.insert(segment.0);
+        }
         let state = self.all.change(segment.0, |s| {
             s.item = item;
             s.chain_held = item.chain_seq.0 > 0;

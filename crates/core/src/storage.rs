@@ -10,14 +10,18 @@ use crate::flushes::Flushes;
 use crate::index::NodeSource;
 use crate::mixture::{Copies, mixed, parts};
 use crate::{Clock, Error, Result};
-use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Ticket};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
+use nenrin_format::features::{self, Access};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::{Header, Summary};
-use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock, UNIT_BLOCKS};
+use nenrin_format::superblock::{self, Band, DeviceEntry, SlotHead, Superblock, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, SegmentNo};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes at either end of a device in which others have their marks.
+const WIPED_BYTES: u64 = 1 << 20;
 
 /// Devices of an open volume and the geometry of its segments.
 pub struct Storage {
@@ -445,6 +449,16 @@ impl Storage {
         Ok(device.flush()?)
     }
 
+    /// Nothing is left at either end of a device that is to become a member, by which others would take it for theirs.
+    pub fn clear_ends(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let bytes = device.geometry().bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let wiped = bytes.min(WIPED_BYTES);
+        for offset in [0, bytes - wiped] {
+            device.submit(Op::Zero { offset, bytes: wiped }).wait()?;
+        }
+        Ok(device.flush()?)
+    }
+
     /// What must never be done: a member loses its roots.
     pub fn clear_slots(&self, index: u16) -> Result<()> {
         let blocks = self.length(index)?;
@@ -543,6 +557,8 @@ pub enum SlotState {
     Empty,
     /// Something else, or a damaged slot.
     Invalid(Invalid),
+    /// Intact, and written by a program that knows more than this one.
+    Newer(Invalid),
     /// The device does not give it.
     Unreadable(DeviceError),
 }
@@ -556,14 +572,29 @@ pub struct Probe {
     pub slots: Vec<(u64, SlotState)>,
     /// The block of the heartbeat.
     pub heartbeat: Vec<u8>,
+    /// What every program can read of a slot, of all that are intact.
+    pub heads: Vec<SlotHead>,
 }
 
 impl Probe {
     /// The newest root.
     ///
     /// # Errors
-    /// When no slot holds one: says why, in one line.
+    /// When no slot holds one, or a newer program wrote to the volume: says why, in one line.
     pub fn newest(&self) -> Result<&Superblock> {
+        match self.newer() {
+            Some(Invalid::Version(v)) => {
+                return Err(Error::Open(format!(
+                    "the volume has format version {v}, newer than this program; update nenrin"
+                )));
+            }
+            Some(Invalid::Feature(bits)) => {
+                return Err(Error::Open(format!(
+                    "the volume uses features this program does not know (bits {bits:#x}); update nenrin"
+                )));
+            }
+            _ => {}
+        }
         if let Some(sb) = self.roots.first() {
             return Ok(sb);
         }
@@ -572,21 +603,6 @@ impl Probe {
             .iter()
             .filter_map(|(_, s)| if let SlotState::Invalid(why) = s { Some(*why) } else { None })
             .collect();
-        for why in &reasons {
-            match why {
-                Invalid::Version(v) => {
-                    return Err(Error::Open(format!(
-                        "the volume has format version {v}, newer than this program; update nenrin"
-                    )));
-                }
-                Invalid::Feature(bits) => {
-                    return Err(Error::Open(format!(
-                        "the volume uses features this program does not know (bits {bits:#x}); update nenrin"
-                    )));
-                }
-                _ => {}
-            }
-        }
         let unread = self.slots.iter().any(|(_, s)| matches!(s, SlotState::Unreadable(_)));
         if unread || reasons.iter().any(|why| *why != Invalid::Magic) {
             Err(Error::Open("all superblock slots are damaged; nothing was changed".into()))
@@ -595,7 +611,24 @@ impl Probe {
         }
     }
 
+    /// Why this program must leave the volume alone: what a newer one wrote came after what this one could read, or beside it.
+    fn newer(&self) -> Option<Invalid> {
+        if broken(Break::NewerPassedOver) && !self.roots.is_empty() {
+            return None;
+        }
+        let is_ours = |h: &&SlotHead| self.roots.is_empty() || self.roots.iter().any(|r| r.uuid == h.uuid);
+        self.heads.iter().filter(is_ours).find_map(SlotHead::refused)
+    }
+
+    /// How the volume of this root may be opened: by what any of its slots says.
+    pub(crate) fn access(&self, root: &Superblock) -> Access {
+        let of_volume = self.heads.iter().filter(|h| h.uuid == root.uuid && !broken(Break::OneRootAsked));
+        let read_only = of_volume.fold(root.features[1], |bits, h| bits | h.features[1]);
+        features::access(read_only, root.features[2])
+    }
+
     fn add(&mut self, block: u64, slot: &[u8]) {
+        self.heads.extend(SlotHead::decode(slot).ok());
         let state = match Superblock::decode(slot) {
             Ok(sb) => {
                 let state = SlotState::Valid(sb.generation);
@@ -608,6 +641,7 @@ impl Probe {
                 state
             }
             Err(_) if slot.iter().all(|b| *b == 0) => SlotState::Empty,
+            Err(why @ (Invalid::Version(_) | Invalid::Feature(_))) => SlotState::Newer(why),
             Err(why) => SlotState::Invalid(why),
         };
         self.slots.push((block, state));
@@ -630,7 +664,7 @@ pub(crate) fn storage_of(assembly: &Assembly) -> Arc<Storage> {
 /// When none can be read; what the slots hold is told in the result.
 pub fn probe(device: &dyn BlockDevice) -> Result<Probe> {
     let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
-    let mut probe = Probe { roots: Vec::new(), slots: Vec::new(), heartbeat: vec![0; BLOCK_BYTES] };
+    let mut probe = Probe { roots: Vec::new(), slots: Vec::new(), heartbeat: vec![0; BLOCK_BYTES], heads: Vec::new() };
     if blocks < 2 * superblock::AREA_BLOCKS {
         return Ok(probe);
     }

@@ -27,6 +27,7 @@ pub mod row_log;
 mod space_items;
 pub mod superblock;
 pub mod units;
+mod validate;
 pub mod wire;
 
 pub use units::*;

@@ -283,6 +283,22 @@ impl Header {
         Ok(this)
     }
 
+    /// What is there of a summary that a newer program wrote; its checksum is that of [`crate::own_crc`].
+    #[must_use]
+    pub fn newer(bytes: &[u8]) -> Option<Newer> {
+        let (d, _) = PartialHeader::read_prefix(bytes).ok()?;
+        let blocks = d.summary_blocks.get();
+        let is_newer = d.magic.get() == PARTIAL_MAGIC && d.version.get() > crate::features::VERSION;
+        (is_newer && (1..=SUMMARY_BLOCKS_MAX).contains(&blocks)).then(|| Newer {
+            version: d.version.get(),
+            crc: d.summary_crc.get(),
+            summary_blocks: blocks,
+            uuid: d.uuid,
+            epoch: Epoch(d.epoch.get()),
+            addr: Addr(d.addr.get()),
+        })
+    }
+
     /// Verifies the whole summary and decodes it.
     ///
     /// # Errors
@@ -304,6 +320,23 @@ impl Header {
             .collect::<Result<_, _>>()?;
         Ok(Summary { header, crc, records, map })
     }
+}
+
+/// What every program can read of a summary: these fields keep their places in all versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newer {
+    /// Format version.
+    pub version: u16,
+    /// The checksum that it states.
+    pub crc: u32,
+    /// Blocks of the summary.
+    pub summary_blocks: u32,
+    /// Identity of the volume.
+    pub uuid: [u8; 16],
+    /// Epoch in which it was written.
+    pub epoch: Epoch,
+    /// Its own address.
+    pub addr: Addr,
 }
 
 /// A verified summary.

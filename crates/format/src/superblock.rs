@@ -156,6 +156,57 @@ disk_struct! {
     }
 }
 
+/// What every program can read of a slot, whichever wrote it: these fields keep their places in all versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotHead {
+    /// Format version.
+    pub version: u16,
+    /// Identity of the volume.
+    pub uuid: [u8; 16],
+    /// Feature bits: compat, ro_compat, incompat.
+    pub features: [u64; 3],
+    /// Generation of this root.
+    pub generation: Generation,
+}
+
+impl SlotHead {
+    /// Verifies a slot block, of any version.
+    ///
+    /// # Errors
+    /// [`Invalid::Magic`] when it is no slot at all, then checksum.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+        Self::with_slot(bytes).map(|(head, _)| head)
+    }
+
+    fn with_slot(bytes: &[u8]) -> Result<(Self, SlotDisk), Invalid> {
+        let (d, _) = SlotDisk::read_prefix(bytes)?;
+        if d.magic != SUPERBLOCK_MAGIC {
+            return Err(Invalid::Magic);
+        }
+        let mut unsummed = d;
+        unsummed.crc.set(0);
+        if crate::crc(unsummed.bytes()) != d.crc.get() {
+            return Err(Invalid::Checksum);
+        }
+        let features = [d.compat.get(), d.ro_compat.get(), d.incompat.get()];
+        let head =
+            Self { version: d.version.get(), uuid: d.uuid, features, generation: Generation(d.generation.get()) };
+        Ok((head, d))
+    }
+
+    /// Why this program must leave the volume alone.
+    #[must_use]
+    pub const fn refused(&self) -> Option<Invalid> {
+        if self.version > features::VERSION {
+            return Some(Invalid::Version(self.version));
+        }
+        match features::access(self.features[1], self.features[2]) {
+            features::Access::Refuse(bits) => Some(Invalid::Feature(bits)),
+            features::Access::ReadWrite | features::Access::ReadOnly(_) => None,
+        }
+    }
+}
+
 /// How a segment number is written.
 #[must_use]
 pub const fn encode_segment(segment: Option<SegmentNo>) -> u64 {
@@ -533,22 +584,11 @@ impl Superblock {
     /// # Errors
     /// [`Invalid::Magic`] when it is no slot at all, then checksum, version,
     /// incompatible features, and bounds, in this order; counters beyond their
-    /// limit are out of bounds too.
+    /// limit are out of bounds too, and what [`Superblock::validate`] refuses.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
-        let (d, _) = SlotDisk::read_prefix(bytes)?;
-        if d.magic != SUPERBLOCK_MAGIC {
-            return Err(Invalid::Magic);
-        }
-        let mut unsummed = d;
-        unsummed.crc.set(0);
-        if crate::crc(unsummed.bytes()) != d.crc.get() {
-            return Err(Invalid::Checksum);
-        }
-        if d.version.get() > features::VERSION {
-            return Err(Invalid::Version(d.version.get()));
-        }
-        if let features::Access::Refuse(bits) = features::access(d.ro_compat.get(), d.incompat.get()) {
-            return Err(Invalid::Feature(bits));
+        let (head, d) = SlotHead::with_slot(bytes)?;
+        if let Some(why) = head.refused() {
+            return Err(why);
         }
         let segment_blocks = d.segment_blocks.get();
         let count = usize::from(d.device_count.get());
@@ -569,7 +609,7 @@ impl Superblock {
         if d.devices[..count].iter().any(far) {
             return Err(Invalid::Bounds);
         }
-        Ok(Self {
+        let this = Self {
             device_index: d.device_index.get(),
             uuid: d.uuid,
             features: [d.compat.get(), d.ro_compat.get(), d.incompat.get()],
@@ -606,7 +646,9 @@ impl Superblock {
                 })
                 .collect(),
             bands: decode_bands(&d.bands, count, segment_blocks)?,
-        })
+        };
+        this.validate()?;
+        Ok(this)
     }
 }
 

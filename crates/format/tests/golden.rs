@@ -70,7 +70,7 @@ fn superblock() -> Superblock {
         devices: vec![device(*b"DEVICE0123456789", true), device(*b"DEVICE1123456789", false)],
         bands: vec![
             Band { first: SegmentNo(0), segments: 20, copies: 2, parity: false, members: vec![(1, 0), (0, 0x102)] },
-            Band { first: SegmentNo(20), segments: 3, copies: 1, parity: true, members: vec![(1, 0xa00), (0, 0xb00)] },
+            Band { first: SegmentNo(20), segments: 3, copies: 1, parity: true, members: vec![(1, 0xa00), (0, 0xb02)] },
         ],
     }
 }

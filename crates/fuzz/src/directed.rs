@@ -41,6 +41,11 @@ pub fn more_segments_than_room() -> Image {
         for band in &mut slot.bands {
             band.segments = SEGMENTS;
         }
+        // As long as that takes: bands beyond their devices are refused before.
+        for index in 0..slot.devices.len() {
+            let blocks = slot.blocks_needed(index as u16);
+            (slot.devices[index].blocks, slot.devices[index].target_blocks) = (blocks, blocks);
+        }
         write(&disk, block, &slot.encode());
     }
     disk.current()

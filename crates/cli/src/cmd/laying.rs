@@ -9,7 +9,6 @@ use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
 use serde_json::json;
 use std::ffi::OsStr;
-use std::fs;
 use std::path::Path;
 
 /// Bytes moved between two answers.
@@ -43,16 +42,12 @@ fn writable(target: &mut Target, place: &Path) -> Result<(), Fail> {
 pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
-    let is_new = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
+    let prepared = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
     let request =
         Request::DeviceAdd { device: device::absolute(device), uuid: mkfs::random_uuid().at("/dev/urandom")? };
     let owner = target.owner()?;
-    let number: u16 = owner.call(&request).inspect_err(|_| {
-        if is_new {
-            let _ = fs::remove_file(device);
-        }
-    })?;
-    follow(owner, place, as_json, &format!("device {number} ({}) is added", device.display()))
+    let number: u16 = owner.call(&request).inspect_err(|_| prepared.take_back())?;
+    follow(owner, place, as_json.then_some(number), &format!("device {number} ({}) is added", device.display()))
 }
 
 /// `nenrin device remove`.
@@ -62,7 +57,7 @@ pub fn remove(place: &Path, which: &OsStr, keep: bool, as_json: bool) -> Outcome
     let owner = target.owner()?;
     let number: u16 = owner.call(&Request::DeviceRemove { device: named(which), keep })?;
     let what = if keep { "stays" } else { "is removed" };
-    follow(owner, place, as_json, &format!("device {number} {what}"))
+    follow(owner, place, as_json.then_some(number), &format!("device {number} {what}"))
 }
 
 /// `nenrin resize`.
@@ -71,7 +66,7 @@ pub fn resize(place: &Path, which: Option<&OsStr>, bytes: Option<u64>, as_json: 
     writable(&mut target, place)?;
     let owner = target.owner()?;
     let number: u16 = owner.call(&Request::Resize { device: which.map(named), bytes })?;
-    follow(owner, place, as_json, &format!("device {number} is resized"))
+    follow(owner, place, as_json.then_some(number), &format!("device {number} is resized"))
 }
 
 /// A device as the owner understands it, whose working directory is another.
@@ -81,7 +76,8 @@ fn named(which: &OsStr) -> String {
     shown.to_string_lossy().into_owned()
 }
 
-fn follow(owner: &mut Client, place: &Path, as_json: bool, what: &str) -> Outcome {
+/// Waits until segments lie as they should; `as_json`: the number of the device.
+fn follow(owner: &mut Client, place: &Path, as_json: Option<u16>, what: &str) -> Outcome {
     let mut progress = Progress::new();
     let mut moved = 0;
     let data = loop {
@@ -92,8 +88,9 @@ fn follow(owner: &mut Client, place: &Path, as_json: bool, what: &str) -> Outcom
         moved = data.segments;
         progress.at("moving segments", data.segments - data.segments_left.min(data.segments), data.segments);
     };
-    if as_json {
+    if let Some(number) = as_json {
         output::json(&json!({
+            "device": number,
             "done": data.done,
             "segments_moved": moved,
             "segments_left": data.segments_left,

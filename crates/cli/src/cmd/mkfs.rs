@@ -6,11 +6,13 @@ use crate::error::{At, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::{parse_bytes, show_bytes};
 use crate::{clock, mounts, report, signature, sys};
-use nenrin_core::{MkfsOptions, bytes_min, mkfs_on, probe};
+use nenrin_core::heartbeat::refuse_to_replace;
+use nenrin_core::{MkfsOptions, bytes_min, mkfs_fits, mkfs_on, probe};
 use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
 use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -107,53 +109,142 @@ fn profile(text: &str) -> Result<Profile, Fail> {
     }
 }
 
-fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
-    let (mut new, mut devices, mut seen, mut longer) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut prepare_all = || -> Result<(), Fail> {
-        // Nothing is touched before all of them were looked at.
-        for path in paths {
-            if let (Ok(_), false) = (fs::metadata(path), paths.len() == 1) {
-                look(path, wishes)?;
-            }
-        }
-        for path in paths {
-            let is_new = match fs::metadata(path) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    new.push(new_image(path, wishes)?);
-                    true
-                }
-                Err(e) => return Err(Fail::at(path.display(), e)),
-                Ok(_) => false,
-            };
-            let identities = device::identities(path);
-            if identities.iter().any(|i| seen.contains(i)) {
-                return Err(Fail::at(path.display(), "named twice; each device of a volume is another one"));
-            }
-            seen.extend(identities);
-            devices.push(prepare(path, wishes, is_new, &mut longer)?);
-        }
-        Ok(())
-    };
-    let prepared = prepare_all();
-    let result = prepared.and_then(|()| write(paths, &devices, wishes));
-    if result.is_err() {
-        // Half a volume in files that were not there before helps nobody.
-        for path in new {
+/// A device as it is, and as it is to be. All that can be refused of it was, and nothing was written.
+struct Looked {
+    path: PathBuf,
+    /// What there is: it stays open, so that nobody else takes it.
+    there: Option<Device>,
+    is_file: bool,
+    /// Bytes that there are, and that there are to be.
+    had: u64,
+    bytes: u64,
+}
+
+/// What was made before anything that was there is touched.
+#[derive(Default)]
+struct Made {
+    /// Image files that were not there before.
+    new: Vec<PathBuf>,
+    /// Those that were, and were made longer; and how long they were.
+    longer: Vec<(File, u64)>,
+}
+
+impl Made {
+    /// Half a volume in new files helps nobody, and the host may be full with what others were made longer by.
+    fn take_back(&self) {
+        for path in &self.new {
             let _ = fs::remove_file(path);
         }
-        take_back(&longer);
+        for (file, bytes) in &self.longer {
+            let _ = file.set_len(*bytes);
+        }
+    }
+}
+
+fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
+    let all = look_at_all(paths, wishes)?;
+    let place = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(",");
+    let refused = |e: nenrin_core::Error| device::describe_volume(Path::new(&place), None, &e);
+    let options = options(paths, wishes)?;
+    let lengths: Vec<(String, u64)> = all.iter().map(|l| (l.path.display().to_string(), l.bytes)).collect();
+    mkfs_fits(&lengths, &options).map_err(refused)?;
+    let there: Vec<Device> = all.iter().filter_map(|l| l.there.clone()).collect();
+    refuse_to_replace(&there, clock::HostClock::shared().as_ref()).map_err(refused)?;
+    drop(there);
+    let mut made = Made::default();
+    // Nothing is overwritten before all of them have their lengths.
+    let result = sized(all, wishes, &mut made).and_then(|devices| {
+        paths.iter().zip(&devices).try_for_each(|(path, device)| clear(path, device, wishes))?;
+        write(paths, &devices, wishes, &options)
+    });
+    if result.is_err() {
+        made.take_back();
     }
     result
 }
 
-/// An image file that was there and was made longer, and how long it was.
-type Longer = (File, u64);
-
-/// The host may be full with what they were made longer by.
-fn take_back(longer: &[Longer]) {
-    for (file, bytes) in longer {
-        let _ = file.set_len(*bytes);
+fn look_at_all(paths: &[PathBuf], wishes: &Wishes) -> Result<Vec<Looked>, Fail> {
+    let (mut all, mut seen) = (Vec::new(), Vec::new());
+    for path in paths {
+        let identities = match fs::metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => vec![identity_of_new(path)],
+            _ => device::identities(path),
+        };
+        if identities.iter().any(|i| seen.contains(i)) {
+            return Err(Fail::at(path.display(), "named twice; each device of a volume is another one"));
+        }
+        seen.extend(identities);
+        all.push(look_at(path, wishes)?);
     }
+    Ok(all)
+}
+
+/// What tells a file that is to be made from others.
+fn identity_of_new(path: &Path) -> String {
+    let above = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = above.canonicalize().unwrap_or_else(|_| above.to_owned());
+    format!("new {}", above.join(path.file_name().unwrap_or_default()).display())
+}
+
+/// Looks at one device: it may be used, and is or will be long enough.
+fn look_at(path: &Path, wishes: &Wishes) -> Result<Looked, Fail> {
+    let meta = match fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let bytes = bytes_of_new(path, wishes)?;
+            return Ok(Looked { path: path.to_owned(), there: None, is_file: true, had: 0, bytes });
+        }
+        other => other.at(path.display())?,
+    };
+    let is_file = meta.is_file();
+    if !is_file && !meta.file_type().is_block_device() {
+        return Err(Fail::at(path.display(), "neither a regular file nor a block device"));
+    }
+    // Before anything else: a volume in use is no matter of --force.
+    let there = device::open(path, OpenMode::OWNER)?;
+    refuse_content(path, is_file, wishes.force)?;
+    if !is_file && wishes.size.is_some() {
+        return Err(Fail::usage(format!(
+            "{}: --size is for image files; a block device is used whole",
+            path.display()
+        )));
+    }
+    let had = if is_file { meta.len() } else { there.geometry().bytes };
+    let bytes = wishes.size.map_or(there.geometry().bytes, whole_blocks);
+    enough(path, wishes.size.unwrap_or(bytes))?;
+    Ok(Looked { path: path.to_owned(), there: Some(there), is_file, had, bytes })
+}
+
+const fn whole_blocks(bytes: u64) -> u64 {
+    bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+}
+
+/// Gives all of them their lengths, with room for that on the host; shorter ones last, since that cannot be taken back.
+fn sized(all: Vec<Looked>, wishes: &Wishes, made: &mut Made) -> Result<Vec<Device>, Fail> {
+    for one in &all {
+        let path = &one.path;
+        if one.there.is_none() {
+            new_image(path, one.bytes, wishes)?;
+            made.new.push(path.clone());
+        } else if one.is_file && (one.bytes > one.had || !wishes.sparse) {
+            let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
+            made.longer.push((file.try_clone().at(path.display())?, one.had));
+            size_image(path, &file, one.bytes, wishes.sparse)?;
+        }
+    }
+    for one in all.iter().filter(|l| l.is_file && wishes.size.is_some() && l.bytes < l.had) {
+        let file = OpenOptions::new().write(true).open(&one.path).at(one.path.display())?;
+        file.set_len(one.bytes).at(one.path.display())?;
+    }
+    all.into_iter().map(opened).collect()
+}
+
+/// The device with the length it has now.
+fn opened(one: Looked) -> Result<Device, Fail> {
+    let bytes = one.bytes;
+    if let Some(device) = one.there.filter(|d| d.geometry().bytes == bytes) {
+        return Ok(device);
+    }
+    device::open(&one.path, OpenMode::OWNER)
 }
 
 /// Whether a device that is there may become one of a volume.
@@ -161,36 +252,43 @@ fn take_back(longer: &[Longer]) {
 /// # Errors
 /// It is in use, or holds something and `force` is not set.
 pub(super) fn may_overwrite(path: &Path, force: bool) -> Result<(), Fail> {
-    look(path, &Wishes { force, ..Wishes::default() })
-}
-
-/// Makes a device ready for a volume that is there: a new image file, or what may be overwritten. Whether it was made.
-pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: bool) -> Result<bool, Fail> {
-    let wishes = Wishes { size, sparse, force, ..Wishes::default() };
-    let is_new = match fs::metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            new_image(path, &wishes)?;
-            true
-        }
-        Err(e) => return Err(Fail::at(path.display(), e)),
-        Ok(_) => false,
-    };
-    let mut longer = Vec::new();
-    let prepared = prepare(path, &wishes, is_new, &mut longer);
-    if prepared.is_err() {
-        take_back(&longer);
-        if is_new {
-            let _ = fs::remove_file(path);
-        }
-    }
-    prepared.map(|_| is_new)
-}
-
-/// What would be refused later.
-fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
     let meta = fs::metadata(path).at(path.display())?;
     drop(device::open(path, OpenMode::OWNER)?);
-    refuse_content(path, meta.is_file(), wishes.force)
+    refuse_content(path, meta.is_file(), force)
+}
+
+/// A device that may be added to a volume: what was there is as it was, whatever its owner says.
+pub(super) struct Prepared(Made);
+
+impl Prepared {
+    /// It was refused.
+    pub(super) fn take_back(&self) {
+        self.0.take_back();
+    }
+}
+
+/// Makes a device ready for a volume that is there: a new image file, or what may be overwritten, which its owner does when it takes it.
+pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: bool) -> Result<Prepared, Fail> {
+    let wishes = Wishes { size, sparse, force, ..Wishes::default() };
+    let looked = look_at(path, &wishes)?;
+    let (is_file, had, bytes) = (looked.is_file, looked.had, looked.bytes);
+    if size.is_some() && bytes < whole_blocks(had) {
+        let text = format!("has {had} bytes, more than --size says; make it shorter, or leave --size away");
+        return Err(Fail::at(path.display(), text));
+    }
+    let mut made = Made::default();
+    let ready = sized(vec![looked], &wishes, &mut made).and_then(|devices| {
+        // What is new of it becomes the host's for good.
+        let grown = is_file && !sparse && bytes > had;
+        devices
+            .iter()
+            .filter(|_| grown)
+            .try_for_each(|d| fill(path, d, had.next_multiple_of(BLOCK_BYTES as u64)..bytes))
+    });
+    if ready.is_err() {
+        made.take_back();
+    }
+    ready.map(|()| Prepared(made))
 }
 
 /// Whether something new there would be a device, as in /dev, but not in what is mounted below it, as /dev/shm.
@@ -200,22 +298,26 @@ fn is_for_devices(path: &Path) -> bool {
     above.starts_with("/dev") && (device(&above).is_none() || device(&above) == device(Path::new("/dev")))
 }
 
-/// Creates an empty file of the wanted size.
-fn new_image(path: &Path, wishes: &Wishes) -> Result<PathBuf, Fail> {
+/// The length of a file that is to be made.
+fn bytes_of_new(path: &Path, wishes: &Wishes) -> Result<u64, Fail> {
     if is_for_devices(path) {
         return Err(Fail::at(path.display(), "no such device"));
     }
     let Some(bytes) = wishes.size else {
         return Err(Fail::at(path.display(), "no such file or device; --size SIZE makes an image file of that size"));
     };
-    enough(path, bytes)?;
+    enough(path, bytes).map(|()| whole_blocks(bytes))
+}
+
+/// Creates an empty file of the wanted size.
+fn new_image(path: &Path, bytes: u64, wishes: &Wishes) -> Result<(), Fail> {
     // What is in the volume is for those whom its mount lets in.
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).at(path.display())?;
     let sized = size_image(path, &file, bytes, wishes.sparse);
     if sized.is_err() {
         let _ = fs::remove_file(path);
     }
-    sized.map(|()| path.to_owned())
+    sized
 }
 
 fn enough(path: &Path, bytes: u64) -> Result<(), Fail> {
@@ -234,7 +336,6 @@ fn size_image(path: &Path, file: &File, bytes: u64, sparse: bool) -> Result<(), 
         // Best effort: most hosts neither need nor know it.
         sys::set_nocow(file);
     }
-    let bytes = bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
     let sized = if sparse { file.set_len(bytes) } else { sys::reserve(file, bytes) };
     sized.map_err(|e| match e.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Fail::at(
@@ -249,50 +350,13 @@ fn size_image(path: &Path, file: &File, bytes: u64, sparse: bool) -> Result<(), 
     })
 }
 
-/// Opens the device for this process alone, after a look at what is there. What it makes longer it adds to `longer`.
-fn prepare(path: &Path, wishes: &Wishes, new: bool, longer: &mut Vec<Longer>) -> Result<Device, Fail> {
-    let meta = fs::metadata(path).at(path.display())?;
-    let is_file = meta.is_file();
-    if !is_file && !meta.file_type().is_block_device() {
-        return Err(Fail::at(path.display(), "neither a regular file nor a block device"));
-    }
-    if !is_file && wishes.size.is_some() {
-        return Err(Fail::usage(format!(
-            "{}: --size is for image files; a block device is used whole",
-            path.display()
-        )));
-    }
-    if !new {
-        // Before anything else: a volume in use is no matter of --force.
-        drop(device::open(path, OpenMode::OWNER)?);
-        refuse_content(path, is_file, wishes.force)?;
-    }
-    let Some(bytes) = wishes.size.filter(|_| !new) else { return cleared(path, is_file, wishes) };
-    enough(path, bytes)?;
-    let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
-    if bytes < meta.len() {
-        file.set_len(bytes).at(path.display())?;
-    }
-    if bytes > meta.len() {
-        longer.push((file.try_clone().at(path.display())?, meta.len()));
-    }
-    size_image(path, &file, bytes, wishes.sparse)?;
-    cleared(path, is_file, wishes)
-}
-
-/// The device, with nothing left on it that others would take for theirs.
-fn cleared(path: &Path, is_file: bool, wishes: &Wishes) -> Result<Device, Fail> {
-    let device = device::open(path, OpenMode::OWNER)?;
+/// Nothing is left on a device that others would take for theirs.
+fn clear(path: &Path, device: &Device, wishes: &Wishes) -> Result<(), Fail> {
     let bytes = device.geometry().bytes;
-    enough(path, bytes)?;
-    if is_file && !wishes.sparse {
-        fill(path, &device, bytes)?;
-    } else {
-        for offset in [0, bytes - WIPE_BYTES] {
-            zero(path, &device, offset, WIPE_BYTES)?;
-        }
+    if fs::metadata(path).at(path.display())?.is_file() && !wishes.sparse {
+        return fill(path, device, 0..bytes);
     }
-    Ok(device)
+    [0, bytes - WIPE_BYTES].into_iter().try_for_each(|offset| zero(path, device, offset, WIPE_BYTES))
 }
 
 /// Refuses a device that holds something, unless that was meant.
@@ -308,15 +372,15 @@ fn refuse_content(path: &Path, is_file: bool, force: bool) -> Result<(), Fail> {
     Err(Fail::at(path.display(), format!("{holds}; --force overwrites it, and its content is lost")))
 }
 
-/// Writes zeros over the whole image, so that its blocks are the host's for good.
-fn fill(path: &Path, device: &Device, bytes: u64) -> Result<(), Fail> {
+/// Writes zeros over an image, so that its blocks are the host's for good.
+fn fill(path: &Path, device: &Device, range: Range<u64>) -> Result<(), Fail> {
     let mut progress = Progress::new();
-    let mut offset = 0;
-    while offset < bytes {
-        let now = STEP_BYTES.min(bytes - offset);
+    let mut offset = range.start;
+    while offset < range.end {
+        let now = STEP_BYTES.min(range.end - offset);
         zero(path, device, offset, now)?;
         offset += now;
-        progress.at("allocating", offset, bytes);
+        progress.at("allocating", offset, range.end);
     }
     device.flush().map_err(|e| full(path, &e))
 }
@@ -334,22 +398,25 @@ fn full(path: &Path, e: &nenrin_device::DeviceError) -> Fail {
     }
 }
 
-fn write(paths: &[PathBuf], devices: &[Device], wishes: &Wishes) -> Outcome {
-    let [path, ..] = paths else { return Err(COMMAND.misuse("no device given")) };
-    let place = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(",");
-    let (uid, gid) = owner(path);
-    let usual = if devices.len() > 1 { Profile::Mirror } else { Profile::Single };
-    let profile = wishes.profile.unwrap_or(usual);
-    let options = MkfsOptions {
+fn options(paths: &[PathBuf], wishes: &Wishes) -> Result<MkfsOptions, Fail> {
+    let (uid, gid) = paths.first().map_or((0, 0), |path| owner(path));
+    let usual = if paths.len() > 1 { Profile::Mirror } else { Profile::Single };
+    Ok(MkfsOptions {
         label: wishes.label.clone().into_bytes(),
         uuid: random_uuid().at("/dev/urandom")?,
         hash_key: sys::random().at("/dev/urandom")?,
         uid,
         gid,
-        profile,
+        profile: wishes.profile.unwrap_or(usual),
         ..MkfsOptions::default()
-    };
-    mkfs_on(devices, &clock::HostClock::shared(), &options)
+    })
+}
+
+fn write(paths: &[PathBuf], devices: &[Device], wishes: &Wishes, options: &MkfsOptions) -> Outcome {
+    let [path, ..] = paths else { return Err(COMMAND.misuse("no device given")) };
+    let place = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(",");
+    let profile = options.profile;
+    mkfs_on(devices, &clock::HostClock::shared(), options)
         .map_err(|e| device::describe_volume(Path::new(&place), None, &e))?;
     let superblock = probe(devices[0].as_ref()).at(&place)?.newest().at(&place)?.clone();
     let segments: u64 = superblock.segments();

@@ -69,7 +69,9 @@ fn follow(owner: &mut Client, place: &Path, new: &Path, number: u16, json: bool)
         thread::sleep(ASK);
     };
     if json {
-        output::json(&data)?;
+        let mut told = serde_json::to_value(&data).map_err(|e| Fail::new(e.to_string()))?;
+        told["device"] = number.into();
+        output::json(&told)?;
         return Ok(u8::from(data.failed.is_some()));
     }
     if let Some(why) = &data.failed {

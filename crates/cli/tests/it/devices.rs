@@ -479,3 +479,31 @@ fn what_does_not_fit_on_the_host_takes_no_room_there() {
     nenrin(["umount", &mnt]).ok();
     nenrin(["check", "--data", &image]).ok();
 }
+
+/// What the owner refuses to add is as it was, whatever is on it, and as long.
+#[test]
+fn a_device_that_is_refused_is_as_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let all: Vec<String> = (0..8).map(|i| place.text(&format!("d{i}"))).collect();
+    let mut args = vec!["mkfs", "--sparse", "--profile", "single", "--size", "16M"];
+    args.extend(all.iter().map(String::as_str));
+    nenrin(&args).ok();
+    let (mnt, ninth) = (place.sub("mnt"), place.text("ninth"));
+    nenrin(["mkfs", "--size", "8M", &ninth]).ok();
+    let before = fs::read(&ninth).unwrap();
+    nenrin(["mount", &all.join(","), &mnt]).ok();
+    for size in [&["--size", "24M"][..], &["--size", "24M", "--sparse"], &[], &["--size", "6M"]] {
+        let args: Vec<&str> =
+            ["device", "add", "--force"].iter().chain(size).copied().chain([&mnt[..], &ninth]).collect();
+        let part = if size.contains(&"6M") { "more than --size says" } else { "at most 8 devices" };
+        nenrin(&args).fails(1, &[part]);
+        assert!(fs::read(&ninth).unwrap() == before, "not as it was after {args:?}");
+    }
+    nenrin(["device", "add", "--size", "24M", &mnt, &place.text("new")]).fails(1, &["at most 8 devices"]);
+    assert!(!place.path("new").exists());
+    nenrin(["umount", &mnt]).ok();
+    nenrin(["check", &ninth]).ok();
+}

@@ -266,3 +266,32 @@ fn what_was_made_longer_in_vain_is_made_shorter_again() {
     let lengths: Vec<_> = paths.iter().map(|path| fs::metadata(path).map(|m| m.len()).ok()).collect();
     assert_eq!(lengths, [Some(1 << 20), Some(1 << 20), None]);
 }
+
+/// Whatever is refused, and of whichever device: what was on the others is there, and they are as long as they were.
+#[test]
+fn a_refusal_leaves_every_device_as_it_was() {
+    let place = Place::new();
+    let [a, b, small, typo] = ["a", "b", "small", "typo"].map(|name| place.text(name));
+    for image in [&a, &b] {
+        nenrin(["mkfs", "--size", SIZE, image]).ok();
+    }
+    fs::write(&small, vec![7; 2 << 20]).unwrap();
+    let before = [&a, &b, &small].map(|path| fs::read(path).unwrap());
+    let stripe = ["--profile", "stripe"];
+    for (rest, parts) in [
+        (vec![&a[..], &small], vec!["small", "too small"]),
+        (vec![&a, &b, &a], vec!["named twice"]),
+        (vec![&a, &typo], vec!["typo", "no such file or device"]),
+        (vec![&a, &b, "/dev/null"], vec!["neither a regular file nor a block device"]),
+        (vec!["--size", "40M", &a, &b, &place.text("none/typo")], vec!["typo"]),
+        (vec!["--size", "5M", stripe[0], stripe[1], &a, &typo, &typo], vec!["named twice"]),
+    ] {
+        let args: Vec<&str> = ["mkfs", "--force"].into_iter().chain(rest.iter().copied()).collect();
+        nenrin(&args).fails(1, &parts);
+        for (path, was) in [&a, &b, &small].iter().zip(&before) {
+            assert!(fs::read(path).unwrap() == *was, "{path} is not as it was after {args:?}");
+        }
+        assert!(!place.path("typo").exists(), "{args:?}");
+    }
+    nenrin(["check", &a]).ok();
+}

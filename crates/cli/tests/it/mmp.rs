@@ -65,3 +65,27 @@ fn a_second_host_is_refused_and_a_host_that_was_asleep_stops() {
     assert!(!place.path("mnt-b/late").exists());
     on("b", &place, &["umount", &mnt_b]).ok();
 }
+
+/// Who makes a volume, or adds a device, looks who has it before anything is overwritten.
+#[test]
+fn what_another_host_has_is_neither_made_anew_nor_added() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (Some(a), Some(b)) = (Loop::over(&place.image()), Loop::over(&place.image())) else { return };
+    fs::remove_file(place.image()).unwrap();
+    let own = place.text("own");
+    nenrin(["mkfs", "--size", SIZE, &own]).ok();
+    let (mnt_a, mnt_own) = (place.sub("mnt-a"), place.sub("mnt-own"));
+    on("a", &place, &["mount", "-o", "mmp", &a.0, &mnt_a]).ok();
+    fs::write(place.path("mnt-a/first"), vec![1; 3 << 20]).unwrap();
+    on("b", &place, &["mount", &own, &mnt_own]).ok();
+    on("b", &place, &["mkfs", "--force", &b.0]).fails(1, &["in use on host", "unmount it there first"]);
+    on("b", &place, &["device", "add", "--force", &mnt_own, &b.0]).fails(1, &["in use on host"]);
+    on("b", &place, &["device", "replace", "--force", &mnt_own, "1", &b.0]).fails(1, &["in use on host"]);
+    fs::write(place.path("mnt-a/second"), vec![2; 3 << 20]).unwrap();
+    on("a", &place, &["umount", &mnt_a]).ok();
+    on("b", &place, &["umount", &mnt_own]).ok();
+    on("b", &place, &["check", "--data", &b.0]).ok();
+}

@@ -116,6 +116,7 @@ findings! {
     509 Error InodeNumberWrong "inode-number-wrong" "An inode has a number that is still to be given.";
     510 Error BackrefMissing "backref-missing" "An extent says that it is shared, and no back reference names it.";
     511 Error BackrefDangling "backref-dangling" "A back reference names an extent that does not exist, lies elsewhere or says that it is not shared.";
+    512 Error EmptiedWrong "emptied-wrong" "A segment counts as emptied by a root that was never written, and would not become free.";
 
     601 Error HistoryLifeWrong "history-life-wrong" "An item of history died before it was born, or dies in the future.";
     602 Error HistoryOutsideTree "history-outside-tree" "An item of history died outside the range its tree covers.";

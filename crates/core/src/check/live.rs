@@ -268,6 +268,8 @@ impl Live<'_, '_> {
         }
         if links != u64::from(!root && !dead) {
             self.bad(What::DirectoryNames, format!("{links} names"));
+        } else if dead && entries > 0 {
+            self.bad(What::DirectoryNames, format!("no name, and {entries} entries"));
         }
         if inode.entries != entries {
             self.bad(What::EntryCountWrong, format!("{} stated, {entries} found", inode.entries));

@@ -13,7 +13,7 @@ use nenrin_device::BlockDevice;
 use nenrin_format::node::TreeId;
 use nenrin_format::root::Root;
 use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock};
-use nenrin_format::{BLOCK_BYTES, Generation};
+use nenrin_format::{BLOCK_BYTES, Generation, Invalid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -174,6 +174,9 @@ fn check_slots(
             let empty = bytes.iter().all(|b| *b == 0);
             let finding = match (&decoded, expected) {
                 (Ok(sb), _) if sb.uuid != newest.uuid || sb.segment_blocks != newest.segment_blocks => {
+                    Some((What::SlotForeign, "belongs to another volume".to_owned()))
+                }
+                (Err(Invalid::Version(_) | Invalid::Feature(_)), _) => {
                     Some((What::SlotForeign, "belongs to another volume".to_owned()))
                 }
                 (Ok(sb), Some(e)) if sb.generation == e => None,

@@ -5,7 +5,7 @@ use super::report::{Finding, Log};
 use super::roots::Entered;
 use super::usage::died;
 use crate::Result;
-use crate::state::is_space_key;
+use crate::state::{REST_FORK, is_space_key};
 use nenrin_format::items::{Backref, Checkpoint, Forget, Landmark, Reap, Segment, Shed};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, SegmentNo};
@@ -24,10 +24,16 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
             return Ok(());
         }
         let decoded = match key.kind {
-            Kind::Segment => Segment::decode(value).map(|_| None),
+            Kind::Segment => Segment::decode(value).map(|s| {
+                check_emptied(entered, SegmentNo(key.off), &s, log);
+                None
+            }),
             Kind::Checkpoint => Checkpoint::decode(value).map(|_| None),
             Kind::Landmark => Landmark::decode(value).map(|_| None),
-            Kind::Forget => Forget::decode(value).map(|_| None),
+            Kind::Forget => match Forget::decode(value) {
+                Ok(_) if whole => return check_forget(entered, Ino(key.off), log),
+                other => other.map(|_| None),
+            },
             Kind::Shed => Shed::decode(value).map(|_| None),
             Kind::Backref => match Backref::decode(value) {
                 Ok(b) if whole => return check_backref(entered, key, &b, log),
@@ -60,6 +66,24 @@ fn check_backref(entered: &Entered, key: &Key, b: &Backref, log: &mut Log<'_>) -
     Ok(())
 }
 
+/// It cannot have been emptied for a root that is still to come.
+fn check_emptied(entered: &Entered, no: SegmentNo, segment: &Segment, log: &mut Log<'_>) {
+    let (emptied, next) = (segment.emptied_generation, entered.opened.state.segments.next_generation);
+    if emptied > next.0 {
+        let text = format!("segment {no}: emptied for generation {emptied}, the next is {next}");
+        log.add(Finding::new(What::EmptiedWrong, text).at(Addr::new(no, 0)));
+    }
+}
+
+/// What is to be forgotten was removed before.
+fn check_forget(entered: &Entered, ino: Ino, log: &mut Log<'_>) -> Result<()> {
+    let state = &entered.opened.state;
+    if let Ok(Some(_)) = state.inode(ino) {
+        log.add_in(state, Finding::new(What::ReapWrong, "to be forgotten, and it exists").of(ino));
+    }
+    Ok(())
+}
+
 fn check_reap(entered: &Entered, key: &Key, reap: &Reap, log: &mut Log<'_>) -> Result<()> {
     let state = &entered.opened.state;
     let ino = Ino(key.off);
@@ -77,9 +101,13 @@ fn check_reap(entered: &Entered, key: &Key, reap: &Reap, log: &mut Log<'_>) -> R
         }
         return Ok(());
     }
-    // That a whole inode to be removed still exists is noted with the inode.
-    if !reap.whole && (reap.fork != key.fork || inode.is_some_and(|i| i.fork <= reap.fork)) {
-        bad(What::ReapWrong, format!("fork {}, which is in use", reap.fork));
-    }
+    let text = match (reap.whole, inode) {
+        (true, Some(_)) => "all of it, and it exists".to_owned(),
+        (true, None) if key.fork != 0 && key.fork != REST_FORK => format!("all of it, listed as fork {}", key.fork),
+        (false, _) if reap.fork != key.fork => format!("fork {}, listed as fork {}", reap.fork, key.fork),
+        (false, Some(i)) if i.fork <= reap.fork => format!("fork {}, which is in use", reap.fork),
+        _ => return Ok(()),
+    };
+    bad(What::ReapWrong, text);
     Ok(())
 }

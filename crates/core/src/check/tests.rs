@@ -2,6 +2,8 @@
 //! and writing it out as if it were right: each gives the findings it must and
 //! no others.
 
+mod forged;
+
 use super::names::Directories;
 use super::report::Log;
 use super::{CheckOptions, What, check, paths};

@@ -181,11 +181,13 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
         }
     }
     let indices: Vec<u16> = stale.iter().map(|g| g.newest.device_index).collect();
+    let of_stale: Vec<_> = stale.iter().flat_map(|g| g.probe.heads.iter().copied()).collect();
     for g in stale {
         let index = g.index();
         devices[index] = Some(g.device);
     }
-    let found = merged(&probes);
+    let mut found = merged(&probes);
+    found.heads.extend(of_stale);
     let devices = Devices::open(devices, &indices, newest, why, behind);
     devices.note_replaced(replaced);
     Ok(Assembly { devices, found, probes, notes, asides })
@@ -304,13 +306,14 @@ fn check_length(g: &Given, newest: &Superblock) -> Result<()> {
     )))
 }
 
-/// The roots of all members, newest first, one for each generation; the slots of the first.
+/// The roots of all members, newest first, one for each generation; the slots of the first, and what all say.
 fn merged(probes: &[(u16, Option<String>, Probe)]) -> Probe {
     let slots = probes.first().map_or_else(Vec::new, |(_, _, p)| p.slots.clone());
     let mut roots: Vec<Superblock> = probes.iter().flat_map(|(_, _, p)| p.roots.iter().cloned()).collect();
     roots.sort_by_key(|r| std::cmp::Reverse((r.generation, r.table_generation())));
     roots.dedup_by_key(|r| r.generation);
-    Probe { roots, slots, heartbeat: Vec::new() }
+    let heads = probes.iter().flat_map(|(_, _, p)| p.heads.iter().copied()).collect();
+    Probe { roots, slots, heartbeat: Vec::new(), heads }
 }
 
 #[cfg(test)]

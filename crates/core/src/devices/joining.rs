@@ -13,7 +13,7 @@ use super::layout::{Run, Runs};
 use super::requests::bytes;
 use super::roster::Roster;
 use super::whole_rows::Cell;
-use super::{Devices, ENTERING, Member, STALE, Standing, Table, write_slot, write_table};
+use super::{Devices, ENTERING, Member, STALE, Standing, Table, is_writable, write_slot, write_table};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA, UNIT_BLOCKS};
@@ -323,6 +323,7 @@ impl Devices {
         let most = joiner.device.as_ref().map_or(0, |d| d.geometry().bytes / BLOCK_BYTES as u64);
         let (blocks, target_blocks) = (used.min(most), entry.target_blocks.min(most));
         *entry = DeviceEntry { uuid, blocks, target_blocks, member_generation, active: true, ..*entry };
+        is_writable(&superblock)?;
         let old = old.and_then(|m| m.device.clone());
         if let (Some(old), true) = (&old, broken(Break::OldEndedEarly)) {
             end_roots(old.as_ref(), used);

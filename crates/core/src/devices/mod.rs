@@ -498,6 +498,7 @@ impl Devices {
         if let Some(last) = &table.superblock {
             superblock.devices.clone_from(&last.devices);
         }
+        is_writable(&superblock)?;
         table.superblock = Some(superblock.clone());
         // Under the lock of the table: who joins meanwhile takes its place before or after.
         let roster = self.roster();
@@ -546,6 +547,11 @@ impl Devices {
         let there = |i: u16| roster.member(i).filter(|m| m.is_active());
         shares.filter_map(|(place, blocks)| Some(there(place.device)?.submit(op(place, blocks)))).collect()
     }
+}
+
+/// What no mount would take is not written.
+fn is_writable(superblock: &Superblock) -> Result<(), DeviceError> {
+    superblock.validate().map_err(|_| DeviceError::Misuse("bands of a root lie over each other, or beyond a device"))
 }
 
 /// Both copies of the slot on every active device, one durable before the other is touched.

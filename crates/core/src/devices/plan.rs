@@ -331,6 +331,7 @@ impl Way<'_> {
 mod tests {
     use super::*;
     use crate::devices::layout::{Layout, Place};
+    use nenrin_format::superblock::{DeviceEntry, Superblock};
     use std::collections::BTreeMap;
 
     const SEGMENT: u32 = 64;
@@ -352,6 +353,10 @@ mod tests {
 
     /// No place is used twice, none by a device that ends before it.
     fn is_sound(bands: &[Band], blocks: &[u64]) {
+        let devices = blocks.iter().map(|b| DeviceEntry::active([0; 16], *b, 1)).collect();
+        let root = super::super::tests::superblock();
+        let root = Superblock { segment_blocks: SEGMENT, devices, bands: bands.to_vec(), ..root };
+        assert_eq!(root.validate(), Ok(()), "{bands:?}");
         assert!(!bands.is_empty() && bands.len() <= BANDS_MAX);
         assert!(bands.windows(2).all(|w| w[0].end() <= w[1].first.0), "{bands:?}");
         let mut used = BTreeMap::new();

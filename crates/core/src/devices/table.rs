@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. What the table says is durable on every member before anybody acts by it.
 
-use super::{Devices, Layout, Member, Standing, Table, slots_of, write_table};
+use super::{Devices, Layout, Member, Standing, Table, is_writable, slots_of, write_table};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError};
 use nenrin_format::BLOCK_BYTES;
@@ -107,12 +107,13 @@ impl Devices {
         let Some(superblock) = &mut table.superblock else { return Ok(Err(DeviceError::Missing)) };
         let mut entries = superblock.devices.clone();
         change(&mut entries, superblock.table_generation() + 1);
-        let tails = match self.tails(&superblock.devices, &entries) {
+        let changed = Superblock { devices: entries, ..superblock.clone() };
+        let tails = match is_writable(&changed).and_then(|()| self.tails(&superblock.devices, &changed.devices)) {
             Err(e) => return Ok(Err(e)),
             Ok(tails) => tails,
         };
-        superblock.devices = entries;
-        let superblock = superblock.clone();
+        superblock.devices.clone_from(&changed.devices);
+        let superblock = changed;
         // Those that the table tells of are there before it does.
         let moved = tails.iter().try_for_each(|t| t.put().map_err(|e| (t.member.clone(), e)));
         let written = moved.and_then(|()| write_table(&self.roster(), &superblock));

@@ -232,7 +232,7 @@ impl Fs {
             let bad = |s: &SlotState| match s {
                 SlotState::Valid(_) => false,
                 SlotState::Empty => all_used,
-                SlotState::Invalid(_) | SlotState::Unreadable(_) => true,
+                SlotState::Invalid(_) | SlotState::Newer(_) | SlotState::Unreadable(_) => true,
             };
             // What cannot be read is mended like what is wrong: where the device takes no writes either, it is left out.
             let unreadable = probes.iter().filter(|p| p.is_err()).count() as u64;

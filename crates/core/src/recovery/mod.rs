@@ -32,7 +32,7 @@ use crate::state::{HistoryTree, KnownPast, Landmarks, Sheds, State, bad_item, ch
 use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
 use nenrin_device::BlockDevice;
-use nenrin_format::features::{Access, access};
+use nenrin_format::features::Access;
 use nenrin_format::items::{Checkpoint, Segment};
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::{Header, LOGICAL_END, PartialKind};
@@ -291,6 +291,7 @@ fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut Rec
     let newest = found.roots.first().map_or(0, |r| r.generation.0);
     let wrong = |state: &SlotState| match state {
         SlotState::Invalid(why) => Some(format!("damaged ({why})")),
+        SlotState::Newer(_) => Some("of another volume".to_owned()),
         SlotState::Unreadable(why) => Some(format!("unreadable ({why})")),
         SlotState::Valid(_) | SlotState::Empty => None,
     };
@@ -340,7 +341,7 @@ fn roll_forward(
     reach: Reach,
 ) -> Result<Opened> {
     let found = &assembly.found;
-    if let Access::ReadOnly(bits) = access(superblock.features[1], superblock.features[2]) {
+    if let Access::ReadOnly(bits) = found.access(superblock) {
         report.only_readable = true;
         if !options.read_only {
             report.notes.push(format!(
@@ -355,7 +356,12 @@ fn roll_forward(
         Reach::WithoutSpace => Some(Spaceless::of(&storage, &root, options.cache_bytes)?),
         Reach::All | Reach::Readable => None,
     };
-    let load = || Ok((load_state(&storage, superblock, &root, options, spaceless.as_ref())?, chain_of(superblock)));
+    let living = std::cell::RefCell::new(Vec::new());
+    let load = || {
+        let (state, kept) = load_state(&storage, superblock, &root, options, spaceless.as_ref())?;
+        living.replace(kept);
+        Ok((state, chain_of(superblock)))
+    };
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
     let ((mut state, mut chain), window_bytes, unproven) = if options.no_recovery {
@@ -367,6 +373,11 @@ fn roll_forward(
         let (reached, bytes) = take_in(&load, walk, reach, &mut report)?;
         (reached, bytes, unproven)
     };
+    if let Some(first) = living.take().first() {
+        report.notes.push(format!(
+            "inode {first} is listed to be forgotten, and it is there: it stays; nenrin check says what else is wrong"
+        ));
+    }
     if let Some(spaceless) = &spaceless {
         spaceless.settle(&mut state, options.no_recovery, &mut report);
     }
@@ -421,13 +432,14 @@ pub(crate) fn read_root_copy(storage: &Storage, superblock: &Superblock, copy: u
     Root::decode(summary.records).map_err(damaged)
 }
 
+/// The state that a root has, and inodes that it lists to be forgotten although they are there.
 fn load_state(
     storage: &Arc<Storage>,
     superblock: &Superblock,
     root: &Root,
     options: &MountOptions,
     spaceless: Option<&Spaceless>,
-) -> Result<State> {
+) -> Result<(State, Vec<Ino>)> {
     let cache = Arc::new(NodeCache::new(storage.clone(), options.cache_bytes));
     let tree =
         |id: TreeId| -> Tree { root.trees.iter().find(|t| t.tree == id).map_or_else(|| Tree::empty(id), Tree::open) };
@@ -471,9 +483,9 @@ fn load_state(
     if let Some(e) = bad {
         return Err(e);
     }
-    state.load_forgetting()?;
+    let living = state.load_forgetting()?;
     state.load_shed(&mut |key, why| bad = bad.take().or(Some(bad_item(key, why))))?;
-    bad.map_or(Ok(state), Err)
+    bad.map_or(Ok((state, living)), Err)
 }
 
 fn load_segments(state: &mut State) -> Result<()> {

@@ -7,7 +7,7 @@ use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
-use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, Summary};
+use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, Newer, PartialKind, Summary};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Epoch, SegmentNo, Seq};
@@ -114,6 +114,8 @@ pub(crate) struct Outcome {
     pub dropped: u64,
     pub durable_seq: Seq,
     pub damage: Option<String>,
+    /// A newer program went on with the log.
+    pub is_newer: bool,
     /// Sequence and epoch of the last partial that was followed.
     pub stopped: (Seq, Epoch),
     pub verdicts: Vec<Verdict>,
@@ -163,6 +165,8 @@ pub(crate) struct Walk<'a> {
     closed: bool,
     /// Where something may belong that was asked for last, and that could not be read.
     unread: Option<Addr>,
+    /// Where a newer program wrote to the log, and its version.
+    newer: Option<(Addr, u16)>,
     /// The segment after this one, and what its first block says, on each device that has it.
     beyond: Option<(SegmentNo, Vec<Header>)>,
     bytes_read: u64,
@@ -180,6 +184,7 @@ impl<'a> Walk<'a> {
             scans: false,
             closed: false,
             unread: None,
+            newer: None,
             beyond: None,
             put_together: None,
             bytes_read: 0,
@@ -271,11 +276,28 @@ impl<'a> Walk<'a> {
     fn of_chain(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
         let uuid = self.at.uuid;
         let Some(first) = self.readable(addr, 1)? else { return Ok(None) };
-        let Ok(head) = Header::peek(first) else { return Ok(None) };
+        let head = match (Header::peek(first), Header::newer(first)) {
+            (Ok(head), _) => head,
+            (Err(_), newer) => {
+                self.note_newer(addr, newer)?;
+                return Ok(None);
+            }
+        };
         if head.uuid != uuid || head.kind != PartialKind::Chain {
             return Ok(None);
         }
         self.summary(addr, head.summary_blocks, |s| (s.header, s.crc, s.records.to_vec()))
+    }
+
+    /// A newer program went on with the log here: an intact summary of this volume and epoch, or a later one.
+    fn note_newer(&mut self, addr: Addr, newer: Option<Newer>) -> Result<()> {
+        let of_log = |n: &Newer| n.addr == addr && n.uuid == self.at.uuid && n.epoch >= self.at.epoch;
+        let Some(newer) = newer.filter(of_log).filter(|_| !broken(Break::NewerIsEnd)) else { return Ok(()) };
+        let Some(summary) = self.readable(addr, newer.summary_blocks)? else { return Ok(()) };
+        if nenrin_format::own_crc(summary) == newer.crc {
+            self.newer = self.newer.or(Some((addr, newer.version)));
+        }
+        Ok(())
     }
 
     /// What there is of an intact summary of so many blocks, which may lie in parts here and there; `None`: it is not intact.
@@ -489,6 +511,7 @@ impl<'a> Walk<'a> {
             accepted: found,
             durable_seq,
             damage,
+            is_newer: self.newer.is_some(),
             stopped: (self.at.seq, self.at.epoch),
             verdicts,
             bytes_read: self.bytes_read,
@@ -499,6 +522,11 @@ impl<'a> Walk<'a> {
     /// Why more was committed than was found, or may have been.
     fn damage(&self, proof: Seq, unread: Option<Addr>) -> Option<String> {
         let (last, next) = (self.at.last_addr, self.at.seq.next());
+        if let Some((addr, version)) = self.newer {
+            return Some(format!(
+                "the log behind {last} has format version {version} at {addr}, newer than this program; update nenrin"
+            ));
+        }
         match unread {
             _ if proof > self.at.seq => Some(format!(
                 "the log is damaged behind {last}: partial {next} was durable (a later one proves {proof}) and cannot be read"

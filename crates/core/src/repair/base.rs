@@ -27,7 +27,7 @@ use crate::segments::Segments;
 use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history, is_space_key};
 use crate::storage::{Storage, storage_of};
 use crate::{Error, FileKind, Result};
-use nenrin_format::features::{Access, access};
+use nenrin_format::features::Access;
 use nenrin_format::items::{Checkpoint, Extent, INODE_CAPS, Inode, Segment};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -176,7 +176,7 @@ struct Lacks {
 pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Result<Option<Base>> {
     let found = &assembly.found;
     let newest = found.newest()?;
-    if let Access::ReadOnly(bits) = access(newest.features[1], newest.features[2]) {
+    if let Access::ReadOnly(bits) = found.access(newest) {
         return Err(Error::Open(format!("features that this program can only read (bits {bits:#x}); update nenrin")));
     }
     let storage = storage_of(assembly);
@@ -189,6 +189,9 @@ pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Re
             // Where its log begins is known all the same.
             Err(_) => proven = proven.max(Walk::new(&storage, &chain_of(superblock)).run()?.proves()),
         }
+    }
+    if all.iter().any(|c| c.log.is_newer) {
+        return Err(Error::Open("the log has a format version newer than this program; update nenrin".into()));
     }
     // What any of them proves to have been durable, all of them must reach.
     let durable = all.iter().map(|c| c.log.durable_seq.0.max(c.reaches()));
@@ -536,7 +539,7 @@ fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
     })?;
     state.kept = kept;
     state.load_landmarks(&mut |_, _| {})?;
-    state.load_forgetting()?;
+    drop(state.load_forgetting()?);
     state.load_shed(&mut |_, _| {})?;
     Ok(segments)
 }

@@ -13,7 +13,7 @@ use crate::devices::Assembly;
 use crate::storage::{Storage, storage_of};
 use crate::{Clock, Result};
 use nenrin_device::BlockDevice;
-use nenrin_format::features::{Access, access};
+use nenrin_format::features::Access;
 use nenrin_format::superblock::{SLOTS_PER_AREA, Superblock};
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(super) fn alone(
     let are_slots = structural.peek().is_some() && structural.all(|what| of_slot(*what));
     let (storage, newest) = (storage_of(assembly), assembly.found.newest()?);
     // What this program does not know it would not write again.
-    let is_known = matches!(access(newest.features[1], newest.features[2]), Access::ReadWrite);
+    let is_known = matches!(assembly.found.access(newest), Access::ReadWrite);
     if !is_known
         || !are_slots
         || !assembly.notes.is_empty()

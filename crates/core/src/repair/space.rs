@@ -12,7 +12,7 @@ use super::owners::Owners;
 use crate::breaks::{Break, broken};
 use crate::log::index::NODES_MAX;
 use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
-use crate::state::{State, is_space_key};
+use crate::state::{REST_FORK, State, is_space_key};
 use crate::{Error, Result};
 use nenrin_format::items::{BackrefDisk, Checkpoint, Extent, Forget, Landmark, Reap, Segment, Shed};
 use nenrin_format::key::{Key, Kind};
@@ -55,7 +55,8 @@ impl Mender {
                 _ => Reap::decode(value).is_ok_and(|r| {
                     let inode = state.inode(Ino(key.off)).ok().flatten();
                     let idle = if r.whole { inode.is_none() } else { inode.is_none_or(|i| i.fork > r.fork) };
-                    idle && r.death <= state.open_cno && (r.whole || r.fork == key.fork)
+                    let placed = if r.whole { [0, REST_FORK].contains(&key.fork) } else { r.fork == key.fork };
+                    idle && placed && r.death <= state.open_cno
                 }),
             };
             if misplaced || !right {

@@ -31,6 +31,7 @@ impl State {
         let found = self.space.get(&self.cache, &key)?.filter(|_| !broken(Break::NotReadAhead));
         let Some(v) = found else { return Ok(max) };
         let reap = Reap::decode(&v).map_err(|why| bad_item(&key, why))?;
+        self.reaped_ahead(ino, &reap)?;
         let (items, read) = self.dying(ino, &reap, max as usize);
         for (before, (key, value)) in items.iter().take(max as usize).enumerate() {
             match self.retire_ahead(key, value, reap.death, reap.rule) {
@@ -66,6 +67,7 @@ impl State {
             return Ok(());
         }
         let inode = self.need_inode(ino)?;
+        self.emptied_ahead(ino, &inode)?;
         let (fork, rule) = (inode.fork, inode.keep_rule());
         // The inode item and that of its name, where it has one, go before the others.
         let at_once = ITEMS_AT_ONCE + 1 + usize::from(inode.nlink > 0);

@@ -58,6 +58,11 @@ impl State {
         self.forgetting.contains(&Ino(key.ino)) || named()
     }
 
+    /// Whether there is an inode, which nothing on the list can be.
+    fn is_living(&self, ino: Ino) -> Result<bool> {
+        Ok(self.get(&Key::new(ino, Kind::Inode, 0, 0))?.is_some() && !broken(Break::LivingForgotten))
+    }
+
     /// What is to be forgotten among up to `max` items of a tree from `from` on.
     pub(super) fn forgotten(&self, tree: TreeId, from: &Key, max: u32) -> Result<ToForget> {
         let past = self.history.iter().find(|t| t.tree.id() == tree);
@@ -74,13 +79,21 @@ impl State {
                 return ControlFlow::Break(());
             }
             seen += 1;
-            // What lives and has a name is nothing to be forgotten, whatever a damaged volume says.
             let of_list = if past.is_some() { self.is_forgotten(k, v) } else { self.forgetting.contains(&Ino(k.ino)) };
             if of_list && !(broken(Break::ForgetKeepsNames) && past.is_some() && k.kind == Kind::Dirent) {
                 gone.push((*k, v.clone()));
             }
             ControlFlow::Continue(())
         })?;
+        // What lives, or has a name, is nothing to be forgotten, whatever a damaged volume says.
+        if past.is_none() {
+            let inos: std::collections::BTreeSet<u64> = gone.iter().map(|(k, _)| k.ino).collect();
+            for ino in inos {
+                if self.is_living(Ino(ino))? {
+                    gone.retain(|(k, _)| k.ino != ino);
+                }
+            }
+        }
         Ok((gone, go_on))
     }
 
@@ -125,15 +138,17 @@ impl State {
         Ok(())
     }
 
-    /// The list as the space tree has it.
-    pub fn load_forgetting(&mut self) -> Result<()> {
+    /// The list as the space tree has it, without what lives: those are returned. Where that cannot be read it is found out later.
+    pub fn load_forgetting(&mut self) -> Result<Vec<Ino>> {
         let (from, to) = (forget_key(Ino(0)), forget_key(Ino(u64::MAX)));
         let mut list = std::collections::BTreeSet::new();
         self.space.scan(&self.cache, &from, &to, &mut |k, _| {
             list.insert(Ino(k.off));
             ControlFlow::Continue(())
         })?;
+        let living: Vec<Ino> = list.iter().copied().filter(|ino| self.is_living(*ino).unwrap_or(false)).collect();
+        list.retain(|ino| !living.contains(ino));
         self.forgetting = if broken(Break::ForgetNotResumed) { Default::default() } else { list };
-        Ok(())
+        Ok(living)
     }
 }

@@ -139,6 +139,7 @@ impl State {
     /// are left to it as they are: they died before.
     fn drop_inode(&mut self, ino: Ino, death: Cno) -> Result<()> {
         let inode = self.need_inode(ino)?;
+        self.emptied_ahead(ino, &inode)?;
         let (fork, rule) = (if broken(Break::OldForksDieLate) { 0 } else { inode.fork }, inode.keep_rule());
         self.remove_as_of(&Key::new(ino, Kind::Inode, 0, 0), death, rule)?;
         self.inodes = self.inodes.saturating_sub(1);
@@ -184,10 +185,52 @@ impl State {
         // A log may have more steps than are needed here: once they took all forks of an inode that is removed.
         let Some(v) = self.space.get(&self.cache, &key)? else { return Ok(()) };
         let reap = Reap::decode(&v).map_err(|why| super::bad_item(&key, why))?;
+        // Where that cannot be read it was when the step was recorded.
+        if let Ok(Some(why)) = self.reaped_in_use(ino, &reap) {
+            return Err(why);
+        }
         if self.reap(ino, &reap, max as usize)? {
             self.space.remove(&self.cache, &key)?;
         }
         Ok(())
+    }
+
+    /// Whether a directory has names in it, whatever its inode says.
+    pub fn has_entries(&self, dir: Ino) -> Result<bool> {
+        let (from, to) = (Key::new(dir, Kind::Dirent, 0, 0), Key::new(dir, Kind::Dirent, u32::MAX, u64::MAX));
+        let mut any = false;
+        self.live.scan(&self.cache, &from, &to, &mut |_, _| {
+            any = true;
+            ControlFlow::Break(())
+        })?;
+        Ok(any)
+    }
+
+    /// That nothing goes with an inode that has names in it: these would be of nothing, and what they name without a name.
+    ///
+    /// # Errors
+    /// There are some, or whether there are cannot be read.
+    pub(super) fn emptied_ahead(&self, ino: Ino, inode: &Inode) -> Result<()> {
+        let is_dir = FileKind::from_mode(inode.mode) == FileKind::Directory;
+        if is_dir && !broken(Break::ChildrenGo) && self.has_entries(ino)? {
+            return Err(Error::Corrupt(format!("directory {ino} is to go, and has names in it")));
+        }
+        Ok(())
+    }
+
+    /// Why something listed for the reaper is in use, whatever a damaged volume says.
+    fn reaped_in_use(&self, ino: Ino, reap: &Reap) -> Result<Option<Error>> {
+        let in_use = |i: Inode| (reap.whole || i.fork <= reap.fork) && !broken(Break::LivingReaped);
+        let text = || Error::Corrupt(format!("inode {ino} is listed for removal, and it is in use"));
+        Ok(self.inode(ino)?.is_some_and(in_use).then(text))
+    }
+
+    /// That nothing is reaped which is in use.
+    ///
+    /// # Errors
+    /// It is, or whether it is cannot be read.
+    pub(super) fn reaped_ahead(&self, ino: Ino, reap: &Reap) -> Result<()> {
+        self.reaped_in_use(ino, reap)?.map_or(Ok(()), Err)
     }
 
     /// What is to be reaped of an inode that was removed, besides forks that were to be reaped before.
@@ -213,6 +256,9 @@ impl State {
             return Err(Error::Corrupt(format!("inode {ino} is no orphan")));
         };
         let reap = Reap::decode(&v).map_err(|why| super::bad_item(&key, why))?;
+        if self.need_inode(ino)?.nlink > 0 {
+            return Err(Error::Corrupt(format!("inode {ino} is listed as an orphan, and has names")));
+        }
         self.drop_inode(ino, reap.death)
     }
 

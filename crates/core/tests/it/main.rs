@@ -41,6 +41,7 @@ mod lost_leaf;
 mod lost_space;
 mod merging;
 mod mmp;
+mod newer;
 mod ordering;
 mod parity;
 mod passed_over;

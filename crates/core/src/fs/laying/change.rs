@@ -55,7 +55,7 @@ impl Fs {
             return refused(format!("{name} is too small: with it the volume would hold no more than without"));
         }
         self.check_bands(&after)?;
-        self.storage.clear_areas(&device, blocks)?;
+        self.storage.clear_ends(&device)?;
         self.storage.expect(index as u16);
         // The others first: a device that they do not know must never be what a volume goes by.
         self.change_table(|entries, number| {
