@@ -24,6 +24,38 @@ pub struct Members {
     pub devices: Vec<Device>,
 }
 
+impl Members {
+    /// For who goes on without others: leaves out what was found beside the only one that was named and does not go with it, so that it
+    /// is as if it were not there. What that is, and why.
+    pub fn leave_out_misfits(&mut self, named: &[PathBuf]) -> Vec<String> {
+        // Of two in one place nobody knows which one is meant.
+        let places =
+            self.devices.iter().filter_map(|d| Some(nenrin_core::probe(d.as_ref()).ok()?.newest().ok()?.device_index));
+        let mut seen = std::collections::BTreeSet::new();
+        if !places.into_iter().all(|place| seen.insert(place)) {
+            return Vec::new();
+        }
+        let alone = self.devices.get(..1).filter(|d| named.len() == 1 && nenrin_core::go_together(d).is_ok());
+        let mut together = match alone {
+            Some(alone) if nenrin_core::go_together(&self.devices).is_err() => alone.to_vec(),
+            _ => return Vec::new(),
+        };
+        let (mut left_out, mut paths) = (Vec::new(), self.paths[..1].to_vec());
+        for (device, path) in self.devices.iter().zip(&self.paths).skip(1) {
+            together.push(device.clone());
+            match nenrin_core::go_together(&together) {
+                Ok(()) => paths.push(path.clone()),
+                Err(why) => {
+                    together.pop();
+                    left_out.push(format!("{} is left out: {why}", path.display()));
+                }
+            }
+        }
+        (self.devices, self.paths) = (together, paths);
+        left_out
+    }
+}
+
 /// The paths in `DEVICE[,DEVICE...]`. What exists as it stands is one path, commas or not.
 pub fn split(given: &Path) -> Vec<PathBuf> {
     let bytes = given.as_os_str().as_bytes();

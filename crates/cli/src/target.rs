@@ -49,7 +49,7 @@ impl Target {
         if let Some(owner) = control::owner_of_device(&absolute) {
             return Ok(Self::Owner(owner));
         }
-        let members = match members::try_open(&absolute, OpenMode::READER) {
+        let mut members = match members::try_open(&absolute, OpenMode::READER) {
             Ok(members) => members?,
             // A file on a volume stands for the volume, if it is not one itself.
             Err(DeviceError::NotADevice) => {
@@ -57,6 +57,7 @@ impl Target {
             }
             Err(e) => return Err(device::describe(path, OpenMode::READER, &e)),
         };
+        members.leave_out_misfits(&members::split(path));
         let options = MountOptions { read_only: true, degraded: true, ..MountOptions::default() };
         match device::open_volume(path, members.devices, options) {
             Ok(fs) => Ok(Self::Device(fs, absolute)),

@@ -224,6 +224,16 @@ pub enum Break {
     TailUnmeasured,
     /// Bringing a device up to date ends where all of what is copied at once can be read nowhere.
     UnreadableEnds,
+    /// Of a summary of which a part is missing another device's is taken, whatever that belongs to.
+    AnySummary,
+    /// Whatever looks like a partial of the chain proves what it says, whichever mount wrote it, or none.
+    ContentProves,
+    /// A payload, or data, of the last partials that no device gives counts as not written.
+    UnreadIsMissing,
+    /// A repair says nothing of content of the past that was lost with how the file is now.
+    PastReadsZeros,
+    /// To a member that comes back everything is copied, whatever it still has.
+    JoinUnjudged,
     /// A device that is brought up to date keeps what its row log said of before.
     StaleRowLog,
     /// A flush fails that needs more slots of the row log than are free.

@@ -18,6 +18,7 @@ pub mod index;
 mod log;
 mod mixture;
 mod mkfs;
+mod mounts;
 mod recovery;
 pub mod repair;
 mod retention;
@@ -27,10 +28,11 @@ mod storage;
 #[cfg(test)]
 mod testing;
 mod types;
+mod vouched;
 
 pub use check::{CheckOptions, CheckReport, check};
 pub use content::ReadBytes;
-pub use devices::{DeviceHealth, Standing};
+pub use devices::{DeviceHealth, Standing, go_together};
 pub use error::{Error, Result};
 pub use fs::{
     Accepted, COMMITS_AT_ONCE, Change, CheckpointsRest, Clean, CleanEstimate, CleanerStatus, Counters, DamagedRead,

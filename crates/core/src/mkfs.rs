@@ -4,6 +4,7 @@ use crate::devices::{Devices, Layout, bands_for};
 use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
+use crate::mounts::Mounts;
 use crate::recovery::RecoveryReport;
 use crate::segments::{KIND_CHAIN, Segments};
 use crate::state::{KnownPast, Sheds, State};
@@ -209,7 +210,7 @@ fn empty(
     options: &MkfsOptions,
 ) -> Result<Opened> {
     let layout = Layout::new(plan.segment_blocks, plan.bands.clone());
-    let storage = Arc::new(Storage::new(Devices::fresh(devices, layout, options.uuid)));
+    let storage = Arc::new(Storage::new(Devices::fresh(devices, layout, options.uuid), Mounts::any()));
     let now = clock.wall();
     let mut segments = Segments::new(&storage.numbers(), storage.segment_blocks, Generation(1));
     let mut take = || segments.allocate(KIND_CHAIN, now).ok_or(Error::NoSpace);
@@ -255,6 +256,7 @@ fn empty(
     let chain = Chain {
         uuid: options.uuid,
         epoch: Epoch(1),
+        mount_id: 0,
         segment,
         block: 0,
         filled: 0,
@@ -299,6 +301,7 @@ fn first_superblock(
         stripe_shift: 16,
         clean: true,
         hash_key: options.hash_key,
+        mount_id: 0,
         made_at: now,
         written_at: now,
         mounted_nanos: 0,

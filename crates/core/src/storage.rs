@@ -9,6 +9,7 @@ use crate::devices::{Assembly, Avoided, Covering, DeviceHealth, Devices, RowId};
 use crate::flushes::Flushes;
 use crate::index::NodeSource;
 use crate::mixture::{Copies, mixed, parts};
+use crate::mounts::Mounts;
 use crate::{Clock, Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::features::{self, Access};
@@ -31,13 +32,19 @@ pub struct Storage {
     /// See [`Storage::waits_locked`].
     waits_locked: AtomicU64,
     flushes: Flushes,
+    mounts: Mounts,
 }
 
 impl Storage {
     /// Over devices that were put together.
-    pub(crate) fn new(devices: Arc<Devices>) -> Self {
+    pub(crate) fn new(devices: Arc<Devices>, mounts: Mounts) -> Self {
         let segment_blocks = devices.layout().segment_blocks;
-        Self { devices, segment_blocks, waits_locked: AtomicU64::new(0), flushes: Flushes::default() }
+        Self { devices, segment_blocks, waits_locked: AtomicU64::new(0), flushes: Flushes::default(), mounts }
+    }
+
+    /// Mounts that roots named when it was put together.
+    pub(crate) fn mounts(&self) -> &Mounts {
+        &self.mounts
     }
 
     /// The numbers that segments have, in order.
@@ -655,7 +662,8 @@ pub fn probe_storage(storage: &Storage) -> Vec<Result<Probe>> {
 
 /// The storage of members that were put together.
 pub(crate) fn storage_of(assembly: &Assembly) -> Arc<Storage> {
-    Arc::new(Storage::new(assembly.devices.clone()))
+    let mounts = Mounts::of(assembly.probes.iter().map(|(.., probe)| probe));
+    Arc::new(Storage::new(assembly.devices.clone(), mounts))
 }
 
 /// Reads the slots of a device, without opening the volume. A slot that cannot be read is one of several that say the same.

@@ -56,8 +56,10 @@ disk_struct! {
         pub left_out: U32,
         /// Segment in which the chain goes on when this one is full; all ones for none.
         pub next: U64,
+        /// Of a partial of the chain: identity of the mount that wrote it; else 0.
+        pub mount_id: U64,
         /// Must be zero.
-        pub reserved: [u8; 40],
+        pub reserved: [u8; 32],
     }
 }
 
@@ -163,6 +165,8 @@ pub struct Header {
     pub left_out: u32,
     /// Where the chain goes on.
     pub next: Option<SegmentNo>,
+    /// Of a partial of the chain: identity of the mount that wrote it, as its roots have it.
+    pub mount_id: u64,
 }
 
 impl Header {
@@ -233,6 +237,7 @@ impl Header {
         d.payload_blocks.set(self.payload_blocks);
         d.left_out.set(self.left_out);
         d.next.set(encode_segment(self.next));
+        d.mount_id.set(self.mount_id);
         d
     }
 
@@ -268,6 +273,7 @@ impl Header {
             payload_blocks: d.payload_blocks.get(),
             left_out: d.left_out.get(),
             next: decode_segment(d.next.get()),
+            mount_id: d.mount_id.get(),
         };
         let blocks_max = 1 << Addr::BLOCK_BITS;
         let needed = PartialHeader::BYTES as u64
@@ -296,6 +302,7 @@ impl Header {
             uuid: d.uuid,
             epoch: Epoch(d.epoch.get()),
             addr: Addr(d.addr.get()),
+            mount_id: d.mount_id.get(),
         })
     }
 
@@ -337,6 +344,8 @@ pub struct Newer {
     pub epoch: Epoch,
     /// Its own address.
     pub addr: Addr,
+    /// Identity of the mount that wrote it.
+    pub mount_id: u64,
 }
 
 /// A verified summary.

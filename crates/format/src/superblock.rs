@@ -147,8 +147,10 @@ disk_struct! {
         pub reserved2: U32,
         /// Label, padded with zeros.
         pub label: [u8; 64],
+        /// Identity of the mount that wrote it: a number that nobody knows who does not read the device.
+        pub mount_id: U64,
         /// Must be zero.
-        pub reserved3: [u8; 248],
+        pub reserved3: [u8; 240],
         /// The device table; entries from `device_count` on are zero.
         pub devices: [DeviceDisk; 32],
         /// Where segments lie; the first entry without segments ends it.
@@ -462,6 +464,8 @@ pub struct Superblock {
     pub chain_last: Addr,
     /// Summary CRC of that partial.
     pub chain_crc: u32,
+    /// Identity of the mount that wrote it: a number that nobody knows who does not read the device.
+    pub mount_id: u64,
     /// Label, UTF-8 as given.
     pub label: Vec<u8>,
     /// Devices.
@@ -548,6 +552,7 @@ impl Superblock {
         d.label_bytes = self.label.len() as u8;
         d.stripe_shift = self.stripe_shift;
         d.hash_key = self.hash_key;
+        d.mount_id.set(self.mount_id);
         d.made_at.set(self.made_at.0);
         d.written_at.set(self.written_at.0);
         d.mounted_nanos.set(self.mounted_nanos);
@@ -620,6 +625,7 @@ impl Superblock {
             stripe_shift: d.stripe_shift,
             clean: d.clean == 1,
             hash_key: d.hash_key,
+            mount_id: d.mount_id.get(),
             made_at: Time(d.made_at.get()),
             written_at: Time(d.written_at.get()),
             mounted_nanos: d.mounted_nanos.get(),

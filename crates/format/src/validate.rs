@@ -29,6 +29,8 @@ impl Superblock {
             }
             taken.push(self.blocks_of(band, column));
         }
+        // A band that begins in the midst of a row, and is short, takes nothing of some of its devices.
+        taken.retain(|r| !r.is_empty());
         taken.sort_unstable_by_key(|r| r.start);
         let end = taken.iter().map(|r| r.end).max().unwrap_or(0);
         // A device without a length has no tail area.
@@ -85,6 +87,7 @@ mod tests {
             profile: Profile::Mirror,
             stripe_shift: STRIPE_SHIFT,
             clean: false,
+            mount_id: 1,
             hash_key: [0; 16],
             made_at: Time(0),
             written_at: Time(0),

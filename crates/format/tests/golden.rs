@@ -56,6 +56,7 @@ fn superblock() -> Superblock {
         stripe_shift: 16,
         clean: true,
         hash_key: *b"fedcba9876543210",
+        mount_id: 0x5152_5354_5556_5758,
         made_at: Time(1_700_000_000_000_000_001),
         written_at: Time(-2),
         mounted_nanos: 0x0102_0304_0506,
@@ -70,7 +71,7 @@ fn superblock() -> Superblock {
         devices: vec![device(*b"DEVICE0123456789", true), device(*b"DEVICE1123456789", false)],
         bands: vec![
             Band { first: SegmentNo(0), segments: 20, copies: 2, parity: false, members: vec![(1, 0), (0, 0x102)] },
-            Band { first: SegmentNo(20), segments: 3, copies: 1, parity: true, members: vec![(1, 0xa00), (0, 0xb02)] },
+            Band { first: SegmentNo(20), segments: 3, copies: 1, parity: true, members: vec![(1, 0xa00), (0, 0xb10)] },
         ],
     }
 }
@@ -190,6 +191,7 @@ fn header() -> Header {
         payload_blocks: 2,
         left_out: 32,
         next: Some(SegmentNo(10)),
+        mount_id: 0x5152_5354_5556_5758,
     }
 }
 

@@ -211,6 +211,7 @@ fn three_of_them_together_are_none() {
             payload_blocks: 0,
             left_out: 0,
             next: None,
+            mount_id: 0,
         };
         header.encode(&[], &[]).0
     };

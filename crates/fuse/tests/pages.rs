@@ -12,6 +12,7 @@ use nenrin_core::{At, Fs, MkfsOptions};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{Cache, SessionOptions, Shelf, ShowPast, States};
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -238,7 +239,10 @@ fn a_handle_of_the_past_leads_to_no_other_state() {
     let shown = |options: &mut SessionOptions| options.past = ShowPast(Some(Arc::new(Numbers)));
     let Some(mounted) = mount(fs.clone(), At::Live, |_, options| shown(options)) else { return };
     let cut = |text: &str| {
-        fs::write(mounted.join("f"), text).unwrap();
+        let mut file = File::create(mounted.join("f")).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        // The kernel tells later that it was closed.
+        file.sync_all().unwrap();
         fs.checkpoint_create(None).unwrap().cno.0
     };
     let (first, second) = (cut("first"), cut("second"));

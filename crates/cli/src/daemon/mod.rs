@@ -168,8 +168,9 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         }
         thread::sleep(TICK);
     }
-    let members =
-        members::open(&members::split(&plan.device), |path| open_device(path, mode, "; mount it with -o ro"))?;
+    let named = members::split(&plan.device);
+    let mut members = members::open(&named, |path| open_device(path, mode, "; mount it with -o ro"))?;
+    let left_out = if core.degraded { members.leave_out_misfits(&named) } else { Vec::new() };
     if let Some(allowed) = limited {
         let [allowed, index, content] = [allowed, core.cache_bytes as u64, core.dirty_bytes_max as u64].map(show_bytes);
         log.line(&format!(
@@ -177,7 +178,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         ));
     }
     let fs = device::open_volume(&plan.device, members.devices, core)?;
-    let notes = notes(&fs, plan);
+    let notes = [left_out, notes(&fs, plan)].concat();
     let (sender, events) = mpsc::channel();
     let service = Arc::new(Service::new(fs, plan.device.clone(), &plan.options, log.clone(), sender));
 

@@ -206,6 +206,23 @@ fn without_a_device_and_with_it_again() {
     back(&place, "a");
     mount(&place, &["a", "b"], "degraded").fails(1, &["each written to without the other", "clear the other"]);
     nenrin(["check", &list(&place, &["a", "b"])]).fails(8, &["each written to without the other"]);
+    // Without degraded both count; with it the one that is named is taken, whatever lies beside it.
+    mount(&place, &["a"], "").fails(1, &["each written to without the other"]);
+    for (named, other) in [("a", "b"), ("b", "a")] {
+        let out = mount(&place, &[named], "degraded,ro");
+        assert!(out.code == 0 && out.stderr.contains(&format!("{other} is left out")), "{out:?}");
+        assert_eq!(place.info()["devices"].as_array().unwrap().len(), 2);
+        place.umount().ok();
+        nenrin(["info", &place.text(named)]).ok();
+    }
+    // And where it is truncated.
+    let file = fs::OpenOptions::new().write(true).open(place.path("b")).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+    mount(&place, &["a"], "").fails(1, &[]);
+    let out = mount(&place, &["a"], "degraded");
+    assert!(out.code == 0 && out.stderr.contains("b is left out"), "{out:?}");
+    assert_eq!(fs::read_to_string(place.path("mnt/alone")).unwrap(), "two");
+    place.umount().ok();
 }
 
 #[test]

@@ -95,6 +95,14 @@ fn is_unfinished(own: &Superblock, roots: usize, other: &Superblock) -> bool {
         && same.filter(|(i, _)| *i != index).all(|(_, (a, b))| a.member_generation <= b.member_generation)
 }
 
+/// Whether devices go together as one volume, where members may be missing that the others can stand in for. Nothing is written.
+///
+/// # Errors
+/// [`Error::Open`] with which one does not, and what to do.
+pub fn go_together(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
+    assemble(devices, true).map(drop)
+}
+
 /// Compares what is on a device with what the newest root says of it.
 fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
     let index = usize::from(own.device_index);

@@ -15,6 +15,7 @@ use super::roster::Roster;
 use super::whole_rows::Cell;
 use super::{Devices, ENTERING, Member, STALE, Standing, Table, is_writable, write_slot, write_table};
 use crate::breaks::{Break, broken};
+use crate::vouched::Vouched;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
@@ -28,6 +29,9 @@ pub(crate) enum Copied {
     Done { blocks: u32, unreadable: u32 },
     /// They are being written: later.
     Busy,
+    /// The device that joins was a member before, and still has other blocks there: which of them are right is to be said by what summaries
+    /// vouch for.
+    Unlike,
     /// No device joins any more.
     Over,
 }
@@ -116,24 +120,32 @@ impl Devices {
         self.layout().devices_of(segment).contains(&index)
     }
 
-    /// Copies what the device that joins is to have of these blocks.
+    /// Copies what the device that joins is to have of these blocks. Of one that was a member before only what is unlike is written, by what
+    /// is `vouched` for in their segment.
     ///
     /// # Errors
     /// What keeps the volume from going on; never a failure of that device alone.
-    pub fn copy(self: &Arc<Self>, first: Addr, count: u32) -> Result<Copied, DeviceError> {
+    pub fn copy(
+        self: &Arc<Self>,
+        first: Addr,
+        count: u32,
+        vouched: Option<&[Vec<Vouched>; 2]>,
+    ) -> Result<Copied, DeviceError> {
         let roster = self.roster();
         let Some(joiner) = roster.joining.clone() else { return Ok(Copied::Over) };
         let in_rows = roster.in_rows(first);
-        let mut runs = Runs::default();
-        roster.layout.each_piece(first, count, |from, n, places| {
-            places.iter().filter(|p| p.device == joiner.index && !in_rows).for_each(|p| runs.add(*p, from, n));
-        });
         if !self.open_window(first, count) && !broken(Break::WindowIgnored) {
             return Ok(Copied::Busy);
         }
         let copied = match in_rows {
-            true => self.copy_cells(&roster, &joiner, first, count),
-            false => self.copy_runs(&roster, &joiner, first, &runs.0),
+            _ if roster.has(&joiner) && !broken(Break::JoinUnjudged) => {
+                self.copy_unlike(&roster, &joiner, (first, count), vouched)
+            }
+            true => self.copy_cells(&roster, &joiner, first, count).map(Some),
+            false => {
+                let runs = runs_on(&roster, joiner.index, first, count);
+                self.copy_runs(&roster, &joiner, first, &runs).map(Some)
+            }
         };
         let quiet = self.close_window() || broken(Break::WindowIgnored);
         match copied {
@@ -142,7 +154,8 @@ impl Devices {
                 Ok(Copied::Over)
             }
             Ok(_) if !quiet => Ok(Copied::Busy),
-            Ok((blocks, unreadable)) => Ok(Copied::Done { blocks, unreadable }),
+            Ok(None) => Ok(Copied::Unlike),
+            Ok(Some((blocks, unreadable))) => Ok(Copied::Done { blocks, unreadable }),
         }
     }
 
@@ -359,6 +372,15 @@ impl Devices {
         }
         self.mark(table)
     }
+}
+
+/// What of these blocks lies on a device.
+pub(super) fn runs_on(roster: &Roster, device: u16, first: Addr, count: u32) -> Vec<Run> {
+    let mut runs = Runs::default();
+    roster.layout.each_piece(first, count, |from, n, places| {
+        places.iter().filter(|p| p.device == device).for_each(|p| runs.add(*p, from, n));
+    });
+    runs.0
 }
 
 /// Units of the device that joins in one piece of copying: 1 MiB.

@@ -20,6 +20,7 @@ mod parity;
 pub(crate) mod plan;
 mod rate;
 mod requests;
+mod returning;
 mod roster;
 mod rows;
 mod slow;
@@ -29,6 +30,7 @@ mod tests;
 mod watched;
 mod whole_rows;
 
+pub use assemble::go_together;
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;
 pub(crate) use layout::{Avoided, Layout};
@@ -57,7 +59,7 @@ pub enum Standing {
     Active = 0,
     /// It is not there, failed, or misses something.
     Absent = 1,
-    /// It is brought up to date: it gets what is written, and is not read from.
+    /// It is brought up to date: it gets what is written, and is read from only for what it still has right.
     Joining = 2,
 }
 

@@ -20,6 +20,7 @@ pub(super) fn superblock() -> Superblock {
         stripe_shift: 16,
         clean: false,
         hash_key: [0; 16],
+        mount_id: 1,
         made_at: Time(0),
         written_at: Time(0),
         mounted_nanos: 0,
@@ -513,8 +514,14 @@ fn what_is_written_meanwhile_is_copied_again() {
     w.devices.write_flush(at(1, 0), data(1, 64), Covering::All).unwrap();
     w.devices.begin_joining(1, None);
     let early = w.devices.submit_write(at(1, 3), data(50, 2));
-    assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Busy);
-    assert!(matches!(w.devices.copy(at(2, 0), 64).unwrap(), Copied::Done { blocks: 64, .. }), "others do not matter");
+    assert_eq!(w.devices.copy(at(1, 0), 64, Some(&[Vec::new(), Vec::new()])).unwrap(), Copied::Busy);
+    assert!(
+        matches!(
+            w.devices.copy(at(2, 0), 64, Some(&[Vec::new(), Vec::new()])).unwrap(),
+            Copied::Done { blocks: 64, .. }
+        ),
+        "others do not matter"
+    );
     early.wait().unwrap();
     // It begins and ends between reading and writing.
     assert!(w.devices.open_window(at(1, 0), 64));
@@ -523,7 +530,10 @@ fn what_is_written_meanwhile_is_copied_again() {
     assert!(w.devices.open_window(at(1, 0), 64));
     w.devices.write(at(1, 64), data(71, 1)).unwrap();
     assert!(w.devices.close_window());
-    assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+    assert_eq!(
+        w.devices.copy(at(1, 0), 64, Some(&[Vec::new(), Vec::new()])).unwrap(),
+        Copied::Done { blocks: 64, unreadable: 0 }
+    );
     assert!(w.devices.end_joining([0; 16]).unwrap());
     for avoid in 0..2 {
         let all = w.devices.read(at(1, 0), 65, Some(avoid)).unwrap();
@@ -628,7 +638,10 @@ fn each_block_comes_from_where_it_can_be_read() {
         let rot = Op::Write { offset: place(other, 20), data: data(99, 1) };
         roster.member(other).unwrap().submit(rot).wait().unwrap();
         w.devices.begin_joining(replaced, Some(Arc::new(MemDevice::new(4 << 20))));
-        assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+        assert_eq!(
+            w.devices.copy(at(1, 0), 64, Some(&[Vec::new(), Vec::new()])).unwrap(),
+            Copied::Done { blocks: 64, unreadable: 0 }
+        );
         assert!(w.devices.end_joining([9; 16]).unwrap());
         assert!(
             w.devices.read(at(1, 0), 64, Some(other)).unwrap()[..] == data(1, 64)[..],
@@ -657,7 +670,10 @@ fn who_fails_is_asked_now_and_then() {
     w.faults[0].inject(Fault::FailReads { range: 0..u64::MAX });
     let reads = |blocks: u32| {
         let before = w.observers[0].counters().reads;
-        assert_eq!(w.devices.copy(at(1, blocks), 64).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+        assert_eq!(
+            w.devices.copy(at(1, blocks), 64, Some(&[Vec::new(), Vec::new()])).unwrap(),
+            Copied::Done { blocks: 64, unreadable: 0 }
+        );
         w.observers[0].counters().reads - before
     };
     let asked = [reads(0), reads(64)];

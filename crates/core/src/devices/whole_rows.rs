@@ -42,11 +42,11 @@ struct Unit {
 struct Settling(Vec<Patience>);
 
 /// The bytes of a block of a unit.
-const fn block_bytes(block: u32) -> std::ops::Range<usize> {
+pub(super) const fn block_bytes(block: u32) -> std::ops::Range<usize> {
     block as usize * BLOCK_BYTES..(block as usize + 1) * BLOCK_BYTES
 }
 
-fn moved(place: Place, blocks: u32) -> Place {
+pub(super) fn moved(place: Place, blocks: u32) -> Place {
     Place { block: place.block + u64::from(blocks), ..place }
 }
 
@@ -60,7 +60,7 @@ fn active(roster: &Roster, device: u16) -> Option<&Arc<Member>> {
 }
 
 /// Starts reading what lies in this place, if its device is there.
-fn read_here(roster: &Roster, place: Place, blocks: u32) -> Option<Ticket> {
+pub(super) fn read_here(roster: &Roster, place: Place, blocks: u32) -> Option<Ticket> {
     let op = Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES };
     active(roster, place.device).map(|m| m.submit(op))
 }
@@ -409,7 +409,7 @@ impl Devices {
     }
 
     /// A unit of a row, or its parity, from the others.
-    fn cell_elsewhere(roster: &Arc<Roster>, row: &Row, unit: Option<usize>) -> Option<AlignedBuf> {
+    pub(super) fn cell_elsewhere(roster: &Arc<Roster>, row: &Row, unit: Option<usize>) -> Option<AlignedBuf> {
         if let Some(unit) = unit {
             return Self::rebuilt_blocks(roster, row, unit, 0, UNIT_BLOCKS);
         }
@@ -419,7 +419,12 @@ impl Devices {
     }
 
     /// A block of it, from the others.
-    fn block_elsewhere(roster: &Arc<Roster>, row: &Row, unit: Option<usize>, block: u32) -> Option<AlignedBuf> {
+    pub(super) fn block_elsewhere(
+        roster: &Arc<Roster>,
+        row: &Row,
+        unit: Option<usize>,
+        block: u32,
+    ) -> Option<AlignedBuf> {
         if let Some(unit) = unit {
             return Self::rebuilt_blocks(roster, row, unit, block, 1);
         }

@@ -301,6 +301,7 @@ impl Fs {
         }
         superblock.generation = freeze.generation;
         superblock.epoch = freeze.chain.epoch;
+        superblock.mount_id = freeze.chain.mount_id;
         superblock.clean = clean;
         superblock.written_at = freeze.stamp.now;
         superblock.root = places;

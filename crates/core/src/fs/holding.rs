@@ -81,6 +81,11 @@ impl Inner {
         committed + content.garbage()
     }
 
+    /// Blocks that all truncations that are held back may free at most, without looking at any tree.
+    fn held_at_most(&self) -> u64 {
+        self.files.values().filter_map(|f| f.content.as_ref()).map(held_blocks).filter(|n| *n >= HELD_BLOCKS_MIN).sum()
+    }
+
     /// Files whose truncations are held back and free much as soon as they are committed, and how much it is.
     fn holds_that_free(&self) -> (Vec<Ino>, u64) {
         let held = self.files.iter().filter_map(|(ino, f)| Some((*ino, f.content.as_ref()?)));
@@ -104,6 +109,9 @@ impl Fs {
     /// some history went beside them already. Whether there were such.
     pub(super) fn end_holds_for(&self, enough: &dyn Fn(&Inner, u64) -> bool) -> Result<bool> {
         let mut inner = self.lock_to_change()?;
+        if inner.held_at_most() < u64::from(self.storage.segment_blocks) {
+            return Ok(false);
+        }
         let (inos, blocks) = inner.holds_that_free();
         let is_worth_it = blocks >= u64::from(self.storage.segment_blocks)
             && (enough(&inner, blocks) || inner.has_shed_beside(&inos))

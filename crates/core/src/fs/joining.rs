@@ -7,7 +7,8 @@
 use super::{Fs, locked};
 use crate::breaks::{Break, broken};
 use crate::devices::Copied;
-use crate::segments::SegmentState;
+use crate::segments::{KIND_CHAIN, SegmentState};
+use crate::vouched::{self, Vouched};
 use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::superblock::{AREA_BLOCKS, SLOTS_PER_AREA};
@@ -52,6 +53,8 @@ pub struct JoinStatus {
     pub unreadable_blocks: u64,
 }
 
+type Known = Option<(SegmentNo, [Vec<Vouched>; 2])>;
+
 /// What is left to do.
 struct Job {
     status: JoinStatus,
@@ -60,6 +63,8 @@ struct Job {
     todo: VecDeque<(SegmentNo, u32)>,
     /// Blocks of the device for each segment, about.
     share: u64,
+    /// What is vouched for in the segment that was last looked at: by summaries, and by trees.
+    vouched: Known,
 }
 
 /// What is known of joining between ticks.
@@ -172,7 +177,7 @@ impl Fs {
         let status = JoinStatus { index, replacement, blocks: 0, blocks_expected, unreadable_blocks: 0 };
         let todo = used[..half].iter().map(|no| (*no, 0)).collect();
         joiner.requests = devices.requests();
-        joiner.job = Some(Job { status, new, todo, share });
+        joiner.job = Some(Job { status, new, todo, share, vouched: None });
     }
 
     /// Copies on, about so many bytes. `None` when no device is to be brought up to date any more.
@@ -216,9 +221,11 @@ impl Fs {
             let is_free = self.lock().state.segments.is_free(segment);
             let copied = match is_free {
                 true => Copied::Done { blocks: 0, unreadable: 0 },
-                false => devices.copy(Addr::new(segment, block), count)?,
+                false => self.copy_some(&mut job.vouched, Addr::new(segment, block), count)?,
             };
             match copied {
+                // What is vouched for was said.
+                Copied::Unlike => break,
                 Copied::Busy => {
                     job.todo.push_back((segment, block));
                     turns -= 1;
@@ -249,6 +256,35 @@ impl Fs {
             self.end_join(joiner)?;
         }
         Ok(())
+    }
+
+    /// Copies these blocks, by what is vouched for in their segment if it takes that.
+    fn copy_some(&self, known: &mut Known, first: Addr, count: u32) -> Result<Copied> {
+        let devices = self.storage.devices();
+        let of_segment = known.as_ref().filter(|(of, _)| *of == first.segment()).map(|(_, vouched)| vouched);
+        let copied = devices.copy(first, count, of_segment)?;
+        if copied != Copied::Unlike {
+            return Ok(copied);
+        }
+        let vouched = self.vouched_in(first.segment())?;
+        let (_, vouched) = known.insert((first.segment(), vouched));
+        Ok(devices.copy(first, count, Some(vouched))?)
+    }
+
+    /// What is vouched for in a segment by its summaries, and then, which counts where both say something, by the trees.
+    fn vouched_in(&self, segment: SegmentNo) -> Result<[Vec<Vouched>; 2]> {
+        let devices = self.storage.devices();
+        let read = |addr, blocks| devices.ways_with_own(addr, blocks);
+        // Where somebody is writing what lies there may be named by nothing yet.
+        let used = self.lock().state.segments.get(segment).copied().filter(|s| s.state == SegmentState::Sealed);
+        let is_chain = used.is_some_and(|s| s.item.kind == KIND_CHAIN);
+        let (blocks, uuid) = (self.storage.segment_blocks, self.superblock().uuid);
+        let of = vouched::in_segment((segment, is_chain), blocks, uuid, read);
+        let extents = self.extents_claimed(segment, of.claims)?;
+        let mut content: Vec<Vouched> = extents.iter().flat_map(Vouched::of_extent).collect();
+        content.sort_by_key(|v| v.addr);
+        content.dedup();
+        Ok([if used.is_some() { of.ranges } else { Vec::new() }, content])
     }
 
     fn end_join(&self, joiner: &mut Joiner) -> Result<()> {

@@ -427,7 +427,10 @@ impl Fs {
         if opened.chain.block == 0 && !options.read_only {
             opened.storage.begin_segment(opened.chain.segment);
         }
-        let mut state = opened.state;
+        let (mut state, mut chain) = (opened.state, opened.chain);
+        if !options.read_only {
+            chain.mount_id = crate::mounts::identity(state.hash_key, chain.epoch, clock.wall());
+        }
         state.note_named();
         state.past.recount = state.has_snapshots();
         let inner = Inner {
@@ -435,7 +438,7 @@ impl Fs {
             files: ByIno::default(),
             accesses: atime::AccessTimes::default(),
             orphans_left: BTreeSet::new(),
-            chain: opened.chain,
+            chain,
             data: DataLog::default(),
             cold: DataLog::of_cleaner(),
             hot: DataLog::default(),

@@ -33,6 +33,8 @@ pub struct Chain {
     pub uuid: [u8; 16],
     /// Epoch of this mount.
     pub epoch: Epoch,
+    /// Identity of this mount.
+    pub mount_id: u64,
     /// Segment being filled.
     pub segment: SegmentNo,
     /// Next block in it.
@@ -297,6 +299,7 @@ impl Chain {
             payload_blocks: pages,
             left_out: start - self.block,
             next: self.next,
+            mount_id: self.mount_id,
         };
         let summary_bytes = summary as usize * BLOCK_BYTES;
         let mut filling = Filling::new(summary_bytes + pages as usize * BLOCK_BYTES);

@@ -269,6 +269,7 @@ impl DataLog {
             payload_blocks: self.block - self.start - 1,
             left_out: self.before,
             next: None,
+            mount_id: 0,
         };
         let (bytes, _) = header.encode(&[], &map);
         Some(DataSummary { addr, bytes: AlignedBuf::padded(&bytes) })

@@ -172,6 +172,7 @@ impl IndexLog {
             payload_blocks,
             left_out: self.before,
             next: None,
+            mount_id: 0,
         }
     }
 }

@@ -7,7 +7,7 @@
 //! 3. Where a later epoch began, the one before it ended: what it has of higher
 //!    sequence was never acknowledged, or is of a life that recovery cut off.
 
-use super::walk::{Found, Outcome, Walk};
+use super::walk::{Found, Outcome, Walk, proves};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::partial::{Header, LOGICAL_BEGIN, LOGICAL_END};
@@ -127,11 +127,15 @@ impl Walk<'_> {
     /// Intact partials of the chain with a higher sequence, in no order, from whichever devices have them.
     fn all_behind(&mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Found>> {
         let mut out: BTreeMap<Addr, Found> = BTreeMap::new();
+        let mounts = self.mounts.clone();
         for segment in self.storage.numbers().into_iter().flatten().map(SegmentNo) {
             self.each_way(segment, 0, &mut |walk| {
                 walk.behind_in(segment, &mut |found| {
                     let possible = found.header.seq.0 < COUNTER_MAX && found.header.epoch.0 < COUNTER_MAX;
-                    let counts = possible && found.header.seq > seq && found.header.epoch >= epoch;
+                    let counts = possible
+                        && found.header.seq > seq
+                        && found.header.epoch >= epoch
+                        && proves(&mounts, &found.header);
                     if counts && out.get(&found.header.addr).is_none_or(|known| found.is_better(known)) {
                         out.insert(found.header.addr, found);
                     }

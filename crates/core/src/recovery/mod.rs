@@ -273,6 +273,7 @@ pub(crate) fn chain_of(superblock: &Superblock) -> Chain {
     Chain {
         uuid: superblock.uuid,
         epoch: superblock.epoch,
+        mount_id: superblock.mount_id,
         segment: superblock.chain.0,
         block: superblock.chain.1,
         filled: superblock.chain.1,
@@ -599,6 +600,7 @@ fn replay(
         chain.block = header.addr.block() + header.total_blocks();
         chain.next = header.next;
         chain.epoch = header.epoch;
+        chain.mount_id = header.mount_id;
         chain.seq = header.seq;
         chain.last_addr = header.addr;
         chain.last_crc = found.crc;

@@ -3,6 +3,7 @@
 use crate::breaks::{Break, broken};
 use crate::covered;
 use crate::log::chain::Chain;
+use crate::mounts::Mounts;
 use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
@@ -57,14 +58,27 @@ pub(crate) struct Found {
     pub header: Header,
     pub crc: u32,
     pub records: Vec<u8>,
-    payload_intact: bool,
+    payload: There,
+}
+
+/// Whether what a partial needs is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    Intact,
+    Wrong,
+    /// It may be, and no device gives this.
+    Unread(Addr),
 }
 
 impl Found {
+    fn is_whole(&self) -> bool {
+        self.payload == There::Intact
+    }
+
     /// Whether it counts rather than another that a device has in the same place.
     pub(super) fn is_better(&self, other: &Self) -> bool {
         self.header.is_newer(&other.header)
-            || !other.header.is_newer(&self.header) && self.payload_intact && !other.payload_intact
+            || !other.header.is_newer(&self.header) && self.is_whole() && !other.is_whole()
     }
 }
 
@@ -160,11 +174,13 @@ pub(crate) struct Walk<'a> {
     scans: bool,
     /// The last payload that no read gave as it should be, its checksum, and whether it could be put together: of all copies, so that
     /// it need not be tried again without each device.
-    put_together: Option<(Addr, u32, bool)>,
+    put_together: Option<(Addr, u32, There)>,
     /// The root says that nothing was written behind it.
     closed: bool,
     /// Where something may belong that was asked for last, and that could not be read.
     unread: Option<Addr>,
+    /// Mounts whose partials prove something.
+    pub(super) mounts: Mounts,
     /// Where a newer program wrote to the log, and its version.
     newer: Option<(Addr, u16)>,
     /// The segment after this one, and what its first block says, on each device that has it.
@@ -175,6 +191,8 @@ pub(crate) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(storage: &'a Storage, chain: &Chain) -> Self {
+        let mut mounts = storage.mounts().clone();
+        mounts.add(chain.mount_id);
         Self {
             storage,
             at: chain.clone(),
@@ -187,9 +205,16 @@ impl<'a> Walk<'a> {
             newer: None,
             beyond: None,
             put_together: None,
+            mounts,
             bytes_read: 0,
             requests: 0,
         }
+    }
+
+    /// Partials of mounts that no root names any more count, too: for who looks for all there is.
+    pub fn of_any_mount(mut self) -> Self {
+        self.mounts = Mounts::any();
+        self
     }
 
     /// Whether the root says that nothing was written behind it: then nothing is missed there.
@@ -269,11 +294,11 @@ impl<'a> Walk<'a> {
 
     /// The intact chain partial at `addr`, whatever it is linked to.
     pub(super) fn partial(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
-        Ok(self.of_chain(addr)?.filter(|(head, ..)| head.addr == addr))
+        self.of_chain(addr, |head| head.addr == addr)
     }
 
-    /// What lies at `addr` and is an intact summary of this volume's chain, even if it belongs elsewhere.
-    fn of_chain(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
+    /// What lies at `addr` and is an intact summary of this volume's chain, even if it belongs elsewhere, with a header that fits.
+    fn of_chain(&mut self, addr: Addr, fits: impl Fn(&Header) -> bool) -> Result<Option<(Header, u32, Vec<u8>)>> {
         let uuid = self.at.uuid;
         let Some(first) = self.readable(addr, 1)? else { return Ok(None) };
         let head = match (Header::peek(first), Header::newer(first)) {
@@ -283,15 +308,16 @@ impl<'a> Walk<'a> {
                 return Ok(None);
             }
         };
-        if head.uuid != uuid || head.kind != PartialKind::Chain {
+        if head.uuid != uuid || head.kind != PartialKind::Chain || !fits(&head) {
             return Ok(None);
         }
-        self.summary(addr, head.summary_blocks, |s| (s.header, s.crc, s.records.to_vec()))
+        self.summary(addr, &head, |s| (s.header, s.crc, s.records.to_vec()))
     }
 
     /// A newer program went on with the log here: an intact summary of this volume and epoch, or a later one.
     fn note_newer(&mut self, addr: Addr, newer: Option<Newer>) -> Result<()> {
-        let of_log = |n: &Newer| n.addr == addr && n.uuid == self.at.uuid && n.epoch >= self.at.epoch;
+        let is_ours = |n: &Newer| self.mounts.has(n.mount_id) || broken(Break::ContentProves);
+        let of_log = |n: &Newer| n.addr == addr && n.uuid == self.at.uuid && n.epoch >= self.at.epoch && is_ours(n);
         let Some(newer) = newer.filter(of_log).filter(|_| !broken(Break::NewerIsEnd)) else { return Ok(()) };
         let Some(summary) = self.readable(addr, newer.summary_blocks)? else { return Ok(()) };
         if nenrin_format::own_crc(summary) == newer.crc {
@@ -300,16 +326,18 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What there is of an intact summary of so many blocks, which may lie in parts here and there; `None`: it is not intact.
-    fn summary<T>(&mut self, addr: Addr, blocks: u32, take: impl Fn(Summary<'_>) -> T) -> Result<Option<T>> {
-        let storage = self.storage;
+    /// What there is of the intact summary with this header, which may lie in parts here and there; `None`: it is not intact. Where another
+    /// device has another one, that is not it: nobody has looked whether it fits.
+    fn summary<T>(&mut self, addr: Addr, head: &Header, take: impl Fn(Summary<'_>) -> T) -> Result<Option<T>> {
+        let (storage, blocks) = (self.storage, head.summary_blocks);
         let Some(bytes) = self.readable(addr, blocks)? else { return Ok(None) };
-        let decoded = |bytes: &[u8]| Header::decode(bytes).ok().map(&take);
+        let is_it = |s: &Summary<'_>| s.header == *head || broken(Break::AnySummary);
+        let decoded = |bytes: &[u8]| Header::decode(bytes).ok().filter(is_it).map(&take);
         let found = decoded(bytes);
         if found.is_some() || blocks == 1 {
             return Ok(found);
         }
-        let right = |bytes: &[u8]| Header::decode(bytes).is_ok();
+        let right = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| is_it(&s));
         Ok(storage.read_right(addr, blocks, right).ok().and_then(|bytes| decoded(&bytes)))
     }
 
@@ -321,42 +349,57 @@ impl<'a> Walk<'a> {
         if head.addr != addr || head.uuid != uuid {
             return Ok(None);
         }
-        self.summary(addr, head.summary_blocks, |s| s.header)
+        self.summary(addr, &head, |s| s.header)
     }
 
     /// A partial with what its payload is worth.
     pub(super) fn found(&mut self, header: Header, crc: u32, records: Vec<u8>) -> Result<Found> {
         let (addr, blocks) = (header.payload_addr(), header.payload_blocks);
         let right = |payload: &[u8]| nenrin_format::crc(payload) == header.payload_crc;
-        let payload_intact = match self.blocks(addr, blocks) {
-            _ if blocks == 0 => true,
-            Ok(Some(payload)) if right(payload) => true,
-            Ok(None) => false,
+        let payload = match self.blocks(addr, blocks) {
+            _ if blocks == 0 => There::Intact,
+            Ok(Some(payload)) if right(payload) => There::Intact,
+            Ok(None) => There::Wrong,
             // Parts of it may be right here and there.
             Ok(Some(_)) | Err(Error::Device(_)) => {
                 let known = self.put_together.filter(|(at, of, _)| (*at, *of) == (addr, header.payload_crc));
-                let look = || self.storage.read_right(addr, blocks, right).is_ok_and(|bytes| right(&bytes));
-                let is_right = known.map_or_else(look, |(.., is_right)| is_right);
-                self.put_together = Some((addr, header.payload_crc, is_right));
-                is_right && !broken(Break::WalkReadsElsewhere)
+                let look = || match self.storage.read_right(addr, blocks, right) {
+                    Ok(bytes) if right(&bytes) => There::Intact,
+                    Err(Error::Device(_)) if !broken(Break::UnreadIsMissing) => There::Unread(addr),
+                    _ => There::Wrong,
+                };
+                let payload = known.map_or_else(look, |(.., payload)| payload);
+                self.put_together = Some((addr, header.payload_crc, payload));
+                if payload == There::Intact && broken(Break::WalkReadsElsewhere) { There::Wrong } else { payload }
             }
             Err(e) => return Err(e),
         };
-        Ok(Found { header, crc, records, payload_intact })
+        Ok(Found { header, crc, records, payload })
     }
 
     /// The first partial that was perhaps never acknowledged and whose payload or
-    /// data is not there; and the durable sequence, which may be proven by a
+    /// data is not there, or not read; and the durable sequence, which may be proven by a
     /// header that a device misplaced onto that payload or data.
-    pub(super) fn first_unproven(&mut self, found: &[Found], mut durable_seq: Seq) -> Result<(Option<usize>, Seq)> {
+    pub(super) fn first_unproven(&mut self, found: &[Found], durable_seq: Seq) -> Result<(Option<usize>, Seq)> {
+        let (first, durable_seq) = self.first_without(found, durable_seq)?;
+        Ok((first.map(|(i, _)| i), durable_seq))
+    }
+
+    /// The same, and what became of what it needs.
+    fn first_without(&mut self, found: &[Found], mut durable_seq: Seq) -> Result<(Option<(usize, There)>, Seq)> {
         for (i, f) in found.iter().enumerate() {
-            if f.header.seq > durable_seq && !(f.payload_intact && self.data_intact(f)?) {
-                let proof = if broken(Break::AstrayUnread) { Seq(0) } else { self.astray_on(f)? };
-                if proof < f.header.seq {
-                    return Ok((Some(i), durable_seq));
-                }
-                durable_seq = durable_seq.max(proof);
+            if f.header.seq <= durable_seq {
+                continue;
             }
+            let there = if f.is_whole() { self.data_of(f)? } else { f.payload };
+            if there == There::Intact {
+                continue;
+            }
+            let proof = if broken(Break::AstrayUnread) { Seq(0) } else { self.astray_on(f)? };
+            if proof < f.header.seq {
+                return Ok((Some((i, there)), durable_seq));
+            }
+            durable_seq = durable_seq.max(proof);
         }
         Ok((None, durable_seq))
     }
@@ -366,13 +409,13 @@ impl<'a> Walk<'a> {
         let payload = (f.header.payload_addr(), f.header.payload_blocks);
         let data = named(f).unwrap_or_default();
         let mut proof = Seq(0);
+        let mounts = self.mounts.clone();
+        let counts = |h: &Header| h.epoch >= f.header.epoch && h.seq > f.header.seq && proves(&mounts, h);
         for (first, blocks) in std::iter::once(payload).chain(data.iter().map(covered::place)) {
             for addr in (0..u64::from(blocks)).map(|n| Addr(first.0 + n)) {
-                match self.of_chain(addr) {
-                    Ok(Some((h, ..))) if h.addr != addr && h.epoch >= f.header.epoch && h.seq > f.header.seq => {
-                        proof = proof.max(h.durable_seq);
-                    }
-                    Ok(_) | Err(Error::Device(_)) => {}
+                match self.of_chain(addr, |h| h.addr != addr && counts(h)) {
+                    Ok(Some((h, ..))) => proof = proof.max(h.durable_seq),
+                    Ok(None) | Err(Error::Device(_)) => {}
                     Err(e) => return Err(e),
                 }
             }
@@ -384,13 +427,13 @@ impl<'a> Walk<'a> {
     /// `left_out`: how many blocks it says that it left out.
     fn following(&mut self, addr: Addr, new_segment: bool, left_out: u32) -> Result<Option<Found>> {
         let mut best = self.following_here(addr, new_segment, left_out)?;
-        if best.as_ref().is_some_and(|f| f.payload_intact) {
+        if best.as_ref().is_some_and(Found::is_whole) {
             return Ok(best);
         }
         let blocks = best.as_ref().map_or(1, |f| f.header.total_blocks());
         for avoid in self.storage.ways_around(addr, blocks) {
             match self.around(avoid, |walk| walk.following_here(addr, new_segment, left_out)) {
-                Ok(Some(f)) if f.payload_intact => return Ok(Some(f)),
+                Ok(Some(f)) if f.is_whole() => return Ok(Some(f)),
                 Ok(f) => best = best.or(f),
                 Err(Error::Device(_)) => {}
                 Err(e) => return Err(e),
@@ -400,18 +443,18 @@ impl<'a> Walk<'a> {
     }
 
     fn following_here(&mut self, addr: Addr, new_segment: bool, left_out: u32) -> Result<Option<Found>> {
-        let Some((header, crc, records)) = self.partial(addr)? else { return Ok(None) };
-        let epoch_fits =
-            header.epoch == self.at.epoch || new_segment && header.epoch > self.at.epoch || broken(Break::ForgetEpoch);
-        let linked = header.seq == self.at.seq.next()
-            && header.prev_addr == self.at.last_addr
-            && header.prev_crc == self.at.last_crc;
-        let fits = epoch_fits
-            && header.left_out == left_out
-            && (linked || broken(Break::PastHole) && header.seq > self.at.seq);
-        if !fits {
-            return Ok(None);
-        }
+        let at = self.at.clone();
+        let fits = |header: &Header| {
+            let epoch_fits =
+                header.epoch == at.epoch || new_segment && header.epoch > at.epoch || broken(Break::ForgetEpoch);
+            let linked =
+                header.seq == at.seq.next() && header.prev_addr == at.last_addr && header.prev_crc == at.last_crc;
+            header.addr == addr
+                && epoch_fits
+                && header.left_out == left_out
+                && (linked || broken(Break::PastHole) && header.seq > at.seq)
+        };
+        let Some((header, crc, records)) = self.of_chain(addr, fits)? else { return Ok(None) };
         self.found(header, crc, records).map(Some)
     }
 
@@ -476,6 +519,8 @@ impl<'a> Walk<'a> {
         }
         if let Some(f) = &next {
             self.at.epoch = f.header.epoch;
+            self.at.mount_id = f.header.mount_id;
+            self.mounts.add(f.header.mount_id);
             self.at.segment = f.header.addr.segment();
             self.at.block = f.header.addr.block() + f.header.total_blocks();
             self.at.next = f.header.next;
@@ -497,11 +542,11 @@ impl<'a> Walk<'a> {
         let unread = self.unread.filter(|_| !self.closed && !broken(Break::UnreadIsEnd));
         let proof = if broken(Break::DamageIsEnd) { Seq(0) } else { self.proof_behind()? };
         durable_seq = durable_seq.max(proof);
-        let damage = self.damage(proof, unread);
         let total = found.len();
+        let (unproven, durable_seq) = self.first_without(&found, durable_seq)?;
+        let damage = self.damage(proof, unread).or_else(|| self.unread_in(&found, unproven));
         let mut verdicts = vec![if damage.is_some() { Verdict::Damage } else { Verdict::Ends }];
-        let (unproven, durable_seq) = self.first_unproven(&found, durable_seq)?;
-        let end = Self::end(&found, unproven, &mut verdicts);
+        let end = Self::end(&found, unproven.map(|(i, _)| i), &mut verdicts);
         found.truncate(end);
         if end > 0 {
             verdicts.push(Verdict::Accept);
@@ -536,6 +581,16 @@ impl<'a> Walk<'a> {
             )),
             None => None,
         }
+    }
+
+    /// Why a partial may have been acknowledged that does not count: what it needs is perhaps there.
+    fn unread_in(&self, found: &[Found], unproven: Option<(usize, There)>) -> Option<String> {
+        let (f, there) = unproven.and_then(|(i, there)| Some((found.get(i)?, there)))?;
+        let There::Unread(addr) = there else { return None };
+        Some(format!(
+            "the log is damaged behind {}: the device does not give {addr}, which partial {} needs, and which may have been durable",
+            f.header.prev_addr, f.header.seq
+        ))
     }
 
     /// The highest durable sequence that a header behind the end proves, when it is higher than where the walk stopped:
@@ -586,12 +641,14 @@ impl<'a> Walk<'a> {
     /// where a device misplaced it: perhaps just there because it lies on what it proves.
     fn proof_in(&mut self, segment: SegmentNo, first: u32) -> Result<Seq> {
         let (mut proof, mut block) = (Seq(0), first);
+        let (epoch, seq, mounts) = (self.at.epoch, self.at.seq, self.mounts.clone());
+        let counts = |h: &Header| h.epoch >= epoch && h.seq > seq && proves(&mounts, h);
         while block < self.storage.segment_blocks {
             let addr = Addr::new(segment, block);
             block += 1;
-            let Some((h, ..)) = self.of_chain(addr)? else { continue };
+            let Some((h, ..)) = self.of_chain(addr, counts)? else { continue };
             let at_home = h.addr == addr;
-            if h.epoch >= self.at.epoch && h.seq > self.at.seq && (at_home || !broken(Break::AstrayUnread)) {
+            if at_home || !broken(Break::AstrayUnread) {
                 proof = proof.max(h.durable_seq);
                 block += if at_home { h.total_blocks().max(1) - 1 } else { 0 };
             }
@@ -603,7 +660,7 @@ impl<'a> Walk<'a> {
     fn end(found: &[Found], unproven: Option<usize>, verdicts: &mut Vec<Verdict>) -> usize {
         let mut end = found.len();
         if let Some(first) = unproven.filter(|_| !broken(Break::TornPayload)) {
-            let missing = if found[first].payload_intact { Verdict::DataMissing } else { Verdict::PayloadMissing };
+            let missing = if found[first].is_whole() { Verdict::DataMissing } else { Verdict::PayloadMissing };
             verdicts.push(missing);
             end = first;
         }
@@ -621,20 +678,28 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether the data that a partial names outside itself is there.
-    fn data_intact(&self, f: &Found) -> Result<bool> {
+    fn data_of(&self, f: &Found) -> Result<There> {
         if f.header.flags & DATA_FLUSHED != 0 {
-            return Ok(true);
+            return Ok(There::Intact);
         }
-        let Some(extents) = named(f) else { return Ok(false) };
+        let Some(extents) = named(f) else { return Ok(There::Wrong) };
+        let mut there = There::Intact;
         for e in &extents {
             match covered::read(self.storage, e) {
                 Ok(_) => {}
-                Err(Error::Damaged(..) | Error::Device(_)) => return Ok(false),
+                Err(Error::Device(_)) if !broken(Break::UnreadIsMissing) => there = There::Unread(e.addr),
+                // What is wrong was never acknowledged, whatever else cannot be read.
+                Err(Error::Damaged(..) | Error::Device(_)) => return Ok(There::Wrong),
                 Err(e) => return Err(e),
             }
         }
-        Ok(true)
+        Ok(there)
     }
+}
+
+/// Whether what a header says of the log counts: that of content that looks like one does not.
+pub(super) fn proves(mounts: &Mounts, header: &Header) -> bool {
+    mounts.has(header.mount_id) || broken(Break::ContentProves)
 }
 
 /// The extents outside a partial that its records name; `None` where they cannot be read.

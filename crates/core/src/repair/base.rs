@@ -574,6 +574,7 @@ pub(super) fn roll_forward(
         chain.block = header.addr.block() + header.total_blocks();
         chain.next = header.next;
         chain.epoch = header.epoch;
+        chain.mount_id = header.mount_id;
         chain.seq = header.seq;
         chain.last_addr = header.addr;
         chain.last_crc = found.crc;

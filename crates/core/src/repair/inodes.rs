@@ -14,7 +14,7 @@ use crate::state::{SLOT_MASK, orphan_key, reap_key};
 use crate::{FileKind, Result};
 use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, KeepRule, Reap, XattrPiece};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino};
+use nenrin_format::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino};
 use std::ops::ControlFlow;
 
 /// Extents that say a range is lost, in one repair: 1 TiB of them. They are in memory, so they are bounded. A gap at the
@@ -253,15 +253,20 @@ impl Mender {
             let ends = *to >= inode.size.div_ceil(BLOCK) && !broken(Break::LostMarksUsedUp);
             let left = LOST_EXTENTS_MAX.saturating_sub(self.marked);
             let most = self.marked + if ends { left.div_ceil(2) } else { left };
-            while at < *to && self.marked < most {
-                let end = ((at / window + 1) * window).min(*to);
-                let blocks = (end - at) as u32;
-                let birth = self.last_known(ino, inode.fork, at, end)?;
-                let extent = lost_extent(birth, blocks);
-                self.set(Key::new(ino, Kind::Extent, inode.fork, at), extent.encode())?;
-                inode.blocks += u64::from(blocks);
-                self.marked += 1;
-                at = end;
+            'parts: for (first, behind, birth) in self.since_known(ino, inode.fork, (*from, *to))? {
+                at = first;
+                while at < behind {
+                    if self.marked >= most {
+                        break 'parts;
+                    }
+                    let end = ((at / window + 1) * window).min(behind);
+                    let blocks = (end - at) as u32;
+                    let extent = lost_extent(birth, blocks);
+                    self.set(Key::new(ino, Kind::Extent, inode.fork, at), extent.encode())?;
+                    inode.blocks += u64::from(blocks);
+                    self.marked += 1;
+                    at = end;
+                }
             }
             let range = Some((from * BLOCK, (at * BLOCK).min(inode.size)));
             self.losses.add_range(LossKind::RangeLost, About::Inode(ino), range, "reading it is an error");
@@ -277,21 +282,6 @@ impl Mender {
             self.missing.insert(ino.0);
         }
         Ok(())
-    }
-
-    /// The checkpoint from which on no past version of these file blocks is known.
-    fn last_known(&self, ino: Ino, fork: u32, from: u64, to: u64) -> Result<Cno> {
-        let mut newest = Cno(1);
-        let window = u64::from(EXTENT_BLOCKS_MAX);
-        let first = Key::new(ino, Kind::Extent, fork, from / window * window);
-        let last = Key::new(ino, Kind::Extent, fork, to - 1).died(u64::MAX);
-        for t in &self.state.history {
-            t.tree.scan(&self.state.cache, &first, &last, &mut |k, _| {
-                newest = newest.max(Cno(k.death));
-                ControlFlow::Continue(())
-            })?;
-        }
-        Ok(newest.min(self.state.open_cno))
     }
 
     /// Written extents that begin behind the end of their file go.

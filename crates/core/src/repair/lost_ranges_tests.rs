@@ -130,3 +130,68 @@ fn what_is_not_listed_counts() {
 fn what_counts_only_where_it_is_listed_is_noticed() {
     crate::breaks::with(crate::breaks::Break::ListedIsAll, wrong_behind_many_lost_ranges);
 }
+
+/// Files of which a snapshot shows what is partly still current, and partly not; and what they were then.
+fn changed_since_a_snapshot() -> (Vec<u8>, Vec<(Ino, Vec<u8>)>) {
+    let memory = Arc::new(MemDevice::new(64 << 20));
+    let shared: Arc<dyn BlockDevice> = memory.clone();
+    mkfs(&shared, &clock(), &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+    let open = || Fs::open(vec![shared.clone()], clock(), MountOptions::default()).unwrap();
+    let fs = open();
+    let mut files = Vec::new();
+    for i in 0..120u64 {
+        let ino = fs.create(Ino::ROOT, format!("{i}").as_bytes(), &new(0o100_600)).unwrap().ino;
+        let bytes = [20, 3000, 70_000, 300_000][i as usize % 4];
+        let content: Vec<u8> = (0..bytes).map(|n: u64| (n / 900 + i) as u8 | 1).collect();
+        fs.write(ino, 0, &content, 0).unwrap();
+        files.push((ino, content));
+    }
+    let cno = fs.checkpoint_create(Some(b"then")).unwrap();
+    assert_eq!(cno.cno.0, 1);
+    for (ino, _) in files.iter().step_by(3) {
+        fs.write(*ino, 0, &[2; 100], 0).unwrap();
+        fs.write(*ino, 40_000, &[3; 100], 0).unwrap();
+    }
+    for i in (0..120).step_by(7) {
+        fs.unlink(Ino::ROOT, format!("{i}").as_bytes()).unwrap();
+    }
+    fs.close().unwrap();
+    (0..4).for_each(|_| open().close().unwrap());
+    (memory.snapshot(), files)
+}
+
+/// Each leaf of the live tree that has something of a file is lost, one after the other.
+fn no_past_reads_as_zeros() {
+    let (bytes, files) = changed_since_a_snapshot();
+    let (mut told, mut whole) = (0, 0);
+    for (lost, _) in files.iter().step_by(5) {
+        let mut bytes = bytes.clone();
+        lose(&mut bytes, &Key::new(*lost, Kind::Inode, 0, 0));
+        let shared = device(&bytes);
+        let devices = std::slice::from_ref(&shared);
+        let plan = RepairPlan::new(devices, clock().as_ref(), &mut |_| {}).unwrap();
+        plan.carry_out(clock()).unwrap();
+        let fs = Fs::open(devices.to_vec(), clock(), MountOptions::default()).unwrap();
+        for (ino, content) in &files {
+            let read = fs.read(At::Past(nenrin_format::Cno(1)), *ino, 0, content.len());
+            assert!(read.as_ref().map_or(true, |b| b == content), "the past reads wrong, without {lost}: inode {ino}");
+            (told, whole) = (told + u64::from(read.is_err()), whole + u64::from(read.is_ok()));
+        }
+        fs.close().unwrap();
+        let report = check(devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        assert!(report.errors <= report.count(What::ContentLost), "{:?}", report.findings);
+    }
+    assert!(told > 20 && whole > 1000, "{told}, {whole}");
+}
+
+#[test]
+fn what_is_lost_of_the_past_is_an_error() {
+    no_past_reads_as_zeros();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the past reads wrong")]
+fn a_past_that_reads_as_zeros_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::PastReadsZeros, no_past_reads_as_zeros);
+}

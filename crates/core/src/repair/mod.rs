@@ -26,6 +26,7 @@ mod names;
 mod nodes_tests;
 mod owners;
 mod past;
+mod past_gaps;
 mod pieces;
 mod regain;
 mod salvage;
@@ -338,6 +339,7 @@ fn plan(
     mender.names()?;
     mender.inodes()?;
     mender.past()?;
+    mender.past_gaps()?;
     mender.space_items()?;
     mender.owners()?;
     mender.sharing()?;

@@ -82,7 +82,7 @@ pub(super) fn find(
         hold(&mut held, n.addr);
     }
     let start = choose(storage, &cache, &nodes, newest, losses)?;
-    let islands = Walk::new(storage, &chain_of(newest)).from(start.seq, start.epoch)?;
+    let islands = Walk::new(storage, &chain_of(newest)).of_any_mount().from(start.seq, start.epoch)?;
     losses.add(
         LossKind::CheckpointsLost,
         About::Volume,
@@ -256,7 +256,7 @@ fn is_fragment(nodes: &[Node], is_outside: &dyn Fn(&&Node) -> bool) -> bool {
 /// Whether nothing of the log is missing from a tree to this sequence.
 fn leads(storage: &Storage, chain: &Chain, start: &Start, seq: Seq) -> Result<bool> {
     let mut reached = start.seq;
-    for island in Walk::new(storage, chain).from(start.seq, start.epoch)? {
+    for island in Walk::new(storage, chain).of_any_mount().from(start.seq, start.epoch)? {
         let (Some(first), Some(last)) = (island.first(), island.last()) else { continue };
         if first.header.seq != reached.next() {
             break;
@@ -324,6 +324,7 @@ fn base(
     let chain = Chain {
         uuid: newest.uuid,
         epoch,
+        mount_id: newest.mount_id,
         segment: newest.chain.0,
         block: 0,
         filled: 0,

@@ -370,3 +370,61 @@ fn a_commit_that_is_not_put_together_of_blocks_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     with(Break::BlocksUnmixed, summary_and_payload_are_put_together);
 }
+
+/// A volume whose last sync, of this file, nothing later proves; and where its blocks lie.
+fn acknowledged(bytes: usize) -> (Vec<u8>, Vec<u64>) {
+    let w = crate::common::World::new(24 << 20);
+    let fs = w.open();
+    let before = fs.create(Ino::ROOT, b"before", &file(0o600)).unwrap().ino;
+    fs.write(before, 0, &[9; 5000], 0).unwrap();
+    fs.fsync_wait(before).unwrap();
+    let content: Vec<u8> = (0..bytes as u64 / 8).flat_map(|i| (i | 0xabcd << 40).to_le_bytes()).collect();
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.write(ino, 0, &content, 0).unwrap();
+    fs.fsync_wait(ino).unwrap();
+    let image = w.device.inner().snapshot();
+    let blocks: Vec<&[u8]> = content.chunks_exact(BLOCK_BYTES).collect();
+    let lies = |(i, block): (u64, &[u8])| blocks.contains(&block).then_some(i);
+    let places = (0..).zip(image.chunks_exact(BLOCK_BYTES)).filter_map(lies).collect();
+    (image, places)
+}
+
+/// What was acknowledged is in the log, and one of its blocks cannot be read: now.
+fn what_cannot_be_read_is_not_dropped() {
+    for (bytes, may_be_flushed) in [(12 << 10, false), (400 << 10, false), (3 << 20, true)] {
+        let (image, places) = acknowledged(bytes);
+        assert_eq!(places.len(), bytes / BLOCK_BYTES);
+        for at in [places[0], places[places.len() / 2], places[places.len() - 1]] {
+            let device = bad(&image, at, 1);
+            let fs = open(&device).unwrap();
+            let is_there = fs.lookup(At::Live, Ino::ROOT, b"f").is_ok_and(|f| f.size == bytes as u64);
+            let damage = fs.recovery_report().damage.clone();
+            assert!(damage.is_some() || may_be_flushed && is_there, "silent: {bytes} bytes, block {at}");
+            if damage.is_some() {
+                assert!(matches!(fs.create(Ino::ROOT, b"x", &file(0o600)), Err(Error::ReadOnly)));
+                let before = fs.lookup(At::Live, Ino::ROOT, b"before").unwrap();
+                assert_eq!(fs.read(At::Live, before.ino, 0, 9000).unwrap(), [9; 5000]);
+            }
+            drop(fs);
+            // Nothing was written: when it can be read again all of it is there.
+            device.faults().clear();
+            let fs = open(&device).unwrap();
+            assert_eq!(fs.recovery_report().damage, None);
+            let f = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap();
+            assert_eq!(fs.read(At::Live, f.ino, 0, 4 << 20).unwrap().len(), bytes);
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_and_cannot_be_read_now_is_damage() {
+    what_cannot_be_read_is_not_dropped();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "silent")]
+fn what_was_acknowledged_and_is_dropped_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::UnreadIsMissing, what_cannot_be_read_is_not_dropped);
+}

@@ -411,6 +411,7 @@ mod tests {
                 payload_blocks: 3,
                 left_out: 0,
                 next: None,
+                mount_id: 0,
             };
             let map = vec![MapEntry {
                 ino: U64::new(9),

@@ -131,7 +131,10 @@ fn copies_of_before_are_gone() -> bool {
     let there = data(90, 128);
     d.write_flush(at(1, 0), there.clone(), Covering::All).unwrap();
     d.begin_joining(1, None);
-    assert_eq!(d.copy(at(1, 0), 128).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+    assert_eq!(
+        d.copy(at(1, 0), 128, Some(&[Vec::new(), Vec::new()])).unwrap(),
+        Copied::Done { blocks: 64, unreadable: 0 }
+    );
     assert!(d.end_joining([0; 16]).unwrap());
     drop(d);
     opened(&given, &superblock, None).read(at(1, 0), 128, None).unwrap()[..] == there[..]
@@ -322,7 +325,7 @@ fn a_device_of_such_a_row_is_replaced() {
             let d = with_bad(&given, &superblock, &bad, (!there).then_some(place.device));
             let new = Arc::new(MemDevice::new(8 << 20));
             d.begin_joining(place.device, Some(new.clone()));
-            let copied = d.copy(at(1, 0), 32).unwrap();
+            let copied = d.copy(at(1, 0), 32, Some(&[Vec::new(), Vec::new()])).unwrap();
             assert_eq!(copied, Copied::Done { blocks: 16, unreadable: lost }, "left out");
             let is = |d: &MemDevice, b: u64| d.read(requests::bytes(place.block + b), BLOCK_BYTES).unwrap();
             let old = &given[usize::from(place.device)];
@@ -499,7 +502,10 @@ fn a_device_of_rows_that_fails_is_asked_now_and_then() {
     asked("settled");
     d.begin_joining(0, Some(Arc::new(MemDevice::new(8 << 20))));
     for segment in 1..3 {
-        assert_eq!(d.copy(at(segment, 0), 128).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+        assert_eq!(
+            d.copy(at(segment, 0), 128, Some(&[Vec::new(), Vec::new()])).unwrap(),
+            Copied::Done { blocks: 64, unreadable: 0 }
+        );
     }
     asked("copied");
     assert!(d.end_joining([9; 16]).unwrap());

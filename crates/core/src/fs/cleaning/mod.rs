@@ -29,6 +29,7 @@ pub use request::{Clean, CleanEstimate};
 
 use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
+use crate::vouched::Claim;
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::Key;
@@ -37,7 +38,6 @@ use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
 use policy::{Pace, Picture, QUIET_NANOS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
-use survey::Claim;
 
 /// Live blocks of a batch: 64 MiB.
 const BATCH_BLOCKS_MAX: u64 = 16384;

@@ -13,13 +13,12 @@ use super::{Job, Move, Stage, Victim};
 use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree};
 use crate::segments::KIND_DATA;
+use crate::vouched::{Claim, note_claims};
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::partial::{Header, PartialKind, Summary};
-use nenrin_format::records::{ContentOp, Record};
-use nenrin_format::wire::Reader;
+use nenrin_format::partial::Header;
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -32,14 +31,6 @@ pub(super) const CLAIMS_AT_ONCE: usize = 128;
 const GAP_BLOCKS: u64 = 8;
 /// Items of a tree looked at in one step of walking everything.
 const ITEMS_AT_ONCE: usize = 2048;
-
-/// File blocks whose content may lie in a victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Claim {
-    pub ino: u64,
-    pub from: u64,
-    pub to: u64,
-}
 
 /// All trees that hold extents, as they are now: the live one first, then history, the newest first.
 pub(super) struct Views {
@@ -190,6 +181,26 @@ impl Fs {
         Ok(())
     }
 
+    /// The extents in a segment that claims may mean, of whatever time. What cannot be read is passed over.
+    ///
+    /// # Errors
+    /// When a write or flush failed earlier.
+    pub(in crate::fs) fn extents_claimed(&self, segment: SegmentNo, claims: Vec<Claim>) -> Result<Vec<Extent>> {
+        let views = self.views()?;
+        let (mut out, mut lost) = (Vec::new(), None);
+        for claim in merged(claims) {
+            for tree in &views.trees {
+                for fork in forks_of(tree, &views.cache, claim.ino, &mut lost) {
+                    each_owner(tree, &views.cache, (&claim, fork), &mut lost, &mut |_, value| {
+                        let extent = Extent::decode(value).ok().filter(|e| !e.is_unwritten());
+                        out.extend(extent.filter(|e| e.addr.segment() == segment));
+                    });
+                }
+            }
+        }
+        Ok(out)
+    }
+
     /// Clean leaves that moving these extents will make dirty.
     pub(super) fn leaves_to_dirty(&self, moves: &[Move]) -> Result<u64> {
         let views = self.views()?;
@@ -208,36 +219,6 @@ impl Fs {
 fn tree_or_next(trees: &[Tree], id: TreeId) -> Option<(usize, &Tree)> {
     let mut places = trees.iter().enumerate();
     places.find(|(_, t)| t.id() == id || t.id() >= TreeId::HISTORY && t.id() < id)
-}
-
-/// What a summary says of the payload behind it.
-fn note_claims(summary: &Summary<'_>, claims: &mut Vec<Claim>) {
-    let mut claim = |ino: u64, from: u64, blocks: u32| {
-        claims.push(Claim { ino, from, to: from.saturating_add(u64::from(blocks)) });
-    };
-    match summary.header.kind {
-        PartialKind::Data => {
-            for run in summary.map.iter().filter(|run| run.ino.get() != 0) {
-                claim(run.ino.get(), run.off.get(), run.blocks.get());
-            }
-        }
-        PartialKind::Chain => {
-            let mut records = Reader::new(summary.records);
-            while !records.is_empty() {
-                let Ok(record) = Record::decode(&mut records) else { return };
-                let Record::Content { ino, ops, .. } = record else { continue };
-                for op in ops {
-                    match op {
-                        ContentOp::Extent(off, e) if !e.is_unwritten() && e.addr.is_payload() => {
-                            claim(ino.0, off, e.blocks);
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
-        PartialKind::Index | PartialKind::Root => {}
-    }
 }
 
 /// The same claims in order, those that touch or nearly do as one.
@@ -283,10 +264,21 @@ fn owners(
     found: &mut Vec<Move>,
     lost: &mut Option<Error>,
 ) {
+    each_owner(tree, cache, (claim, fork), lost, &mut |k, v| found.extend(extent_in(tree, k, v, victims)));
+}
+
+/// Calls `each` for items of a tree that a claim may mean, in a fork of the file.
+fn each_owner(
+    tree: &Tree,
+    cache: &NodeCache,
+    (claim, fork): (&Claim, u32),
+    lost: &mut Option<Error>,
+    each: &mut dyn FnMut(&Key, &[u8]),
+) {
     let from = Key { ino: claim.ino, kind: Kind::Extent, fork, off: claim.from, death: 0 };
     let to = Key { off: claim.to.saturating_sub(1), death: u64::MAX, ..from };
     let unread = tree.scan_readable(cache, &from, &to, &mut |k, v| {
-        found.extend(extent_in(tree, k, v, victims));
+        each(k, v);
         ControlFlow::Continue(())
     });
     *lost = lost.take().or(unread);
@@ -311,6 +303,8 @@ mod tests {
     use crate::storage::probe;
     use crate::{Clock, MkfsOptions, MountOptions, NewInode, mkfs_on};
     use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+    use nenrin_format::partial::PartialKind;
+    use nenrin_format::records::Record;
     use nenrin_format::superblock::Profile;
     use nenrin_format::{Ino, Seq};
     use std::sync::Arc;
