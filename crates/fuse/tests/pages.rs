@@ -1,15 +1,17 @@
 //! What the kernel keeps of files and has not sent: a rename, a link, LSEEK and whoever cuts a checkpoint need it; and what it is told to
 //! drop, because it is out of date.
+//!
+//! Nothing is mapped here: a process that serves a mount and has a page of it missing may wait for itself. scripts/tests/pages.sh does that.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
 
-use common::raw::{self, Mapping};
+use common::raw;
 use common::real::Real;
 use common::toy::Toy;
 use common::{Mounted, errno, mount};
 use nenrin_core::{At, Fs, MkfsOptions};
-use nenrin_format::{Cno, Ino};
+use nenrin_format::Cno;
 use nenrin_fuse::{Cache, SessionOptions, Shelf, ShowPast, States};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -24,22 +26,6 @@ fn new_file(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap()
 }
 
-/// A file that is mapped, filled and closed, and of which the kernel has sent nothing.
-fn mapped(path: &Path, byte: u8) -> Mapping {
-    let file = new_file(path);
-    file.set_len(BYTES as u64).unwrap();
-    let mut mapping = Mapping::new(&file, BYTES).unwrap();
-    mapping.fill(byte);
-    mapping
-}
-
-/// What the volume itself has under a name.
-fn content(fs: &Fs, at: At, path: &str) -> Vec<u8> {
-    let below = |dir, name: &str| fs.lookup(at, dir, name.as_bytes()).unwrap().ino;
-    let ino = path.split('/').fold(Ino::ROOT, below);
-    fs.read(at, ino, 0, BYTES).unwrap()
-}
-
 /// On a volume of its own, under each of the caches.
 fn each_cache(check: fn(&Fs, &Mounted)) {
     for cache in [Cache::WriteThrough, Cache::WriteBack] {
@@ -50,32 +36,6 @@ fn each_cache(check: fn(&Fs, &Mounted)) {
         mounted.end();
         fs.close().unwrap();
     }
-}
-
-/// cp(1) and tar(1) leave out what they are told is a hole.
-#[test]
-fn what_a_mapping_changed_is_no_hole() {
-    each_cache(|_, mounted| {
-        const LONG: u64 = 1 << 20;
-        let file = new_file(&mounted.join("f"));
-        file.set_len(LONG).unwrap();
-        assert_eq!(errno(raw::lseek(&file, 0, libc::SEEK_DATA)), libc::ENXIO);
-        let mut mapping = Mapping::new(&file, LONG as usize).unwrap();
-        mapping.fill(7);
-        assert_eq!(raw::lseek(&file, 0, libc::SEEK_HOLE).unwrap(), LONG);
-        assert_eq!(raw::lseek(&file, 0, libc::SEEK_DATA).unwrap(), 0);
-        // Where there is a hole before it, and one behind it.
-        let file = new_file(&mounted.join("g"));
-        file.set_len(4 * LONG).unwrap();
-        file.write_all_at(&[1; 4096], 2 * LONG).unwrap();
-        assert_eq!(raw::lseek(&file, 0, libc::SEEK_DATA).unwrap(), 2 * LONG);
-        let mut mapping = Mapping::new(&file, LONG as usize).unwrap();
-        mapping.fill(7);
-        assert_eq!(raw::lseek(&file, 0, libc::SEEK_DATA).unwrap(), 0);
-        mapping.fill(8);
-        assert_eq!(raw::lseek(&file, 0, libc::SEEK_HOLE).unwrap(), LONG);
-        assert_eq!(raw::lseek(&file, LONG as i64, libc::SEEK_DATA).unwrap(), 2 * LONG);
-    });
 }
 
 /// tar(1) does not read what has no blocks.
@@ -126,56 +86,6 @@ fn looking_for_holes_drops_no_content() {
     assert!(cost.iter().all(|(name, _)| !name.eq_ignore_ascii_case("read")), "{cost:?}");
     drop(file);
     mounted.end();
-}
-
-#[test]
-fn who_gets_the_name_of_another_has_its_content() {
-    each_cache(|fs, mounted| {
-        let path = |name: &str| mounted.join(name);
-        fs::write(path("target"), [1; BYTES]).unwrap();
-        let new = mapped(&path("new"), 2);
-        fs::rename(path("new"), path("target")).unwrap();
-        assert_eq!(content(fs, At::Live, "target"), [2; BYTES]);
-        let further = mapped(&path("further"), 3);
-        fs::hard_link(path("further"), path("link")).unwrap();
-        assert_eq!(content(fs, At::Live, "link"), [3; BYTES]);
-        drop((new, further));
-    });
-}
-
-/// Each of the two has the name of the other then.
-#[test]
-fn who_changes_names_with_another_has_its_content() {
-    each_cache(|fs, mounted| {
-        let path = |name: &str| mounted.join(name);
-        fs::create_dir(path("dir")).unwrap();
-        let all = [("a", 1), ("b", 2), ("c", 3)].map(|(name, byte)| mapped(&path(name), byte));
-        raw::renameat2(&path("a"), &path("b"), libc::RENAME_EXCHANGE).unwrap();
-        assert_eq!(content(fs, At::Live, "a"), [2; BYTES]);
-        assert_eq!(content(fs, At::Live, "b"), [1; BYTES]);
-        raw::renameat2(&path("dir"), &path("c"), libc::RENAME_EXCHANGE).unwrap();
-        assert_eq!(content(fs, At::Live, "dir"), [3; BYTES]);
-        drop(all);
-    });
-}
-
-/// Who cuts a checkpoint, or syncs all, asks for it first.
-#[test]
-fn what_is_brought_in_is_in_the_checkpoint() {
-    each_cache(|fs, mounted| {
-        let changed = mapped(&mounted.join("mapped"), 4);
-        let open = new_file(&mounted.join("open"));
-        open.write_all_at(&[5; BYTES], 0).unwrap();
-        mounted.pages().bring_in();
-        let at = At::Past(fs.checkpoint_create(None).unwrap().cno);
-        assert_eq!(content(fs, at, "mapped"), [4; BYTES]);
-        assert_eq!(content(fs, at, "open"), [5; BYTES]);
-        // What is changed afterwards comes as ever.
-        open.write_all_at(&[6; BYTES], 0).unwrap();
-        open.sync_all().unwrap();
-        assert_eq!(content(fs, At::Live, "open"), [6; BYTES]);
-        drop(changed);
-    });
 }
 
 /// A change that failed may have done a part, of which the kernel thinks nothing.

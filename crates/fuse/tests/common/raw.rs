@@ -149,29 +149,6 @@ pub fn with_shared_mapping(f: &File, bytes: usize, body: impl FnOnce(&mut [u8]))
     }
 }
 
-/// A file mapped to be written to, for as long as this lasts; the file need not stay open.
-pub struct Mapping(*mut libc::c_void, usize);
-
-impl Mapping {
-    pub fn new(f: &File, bytes: usize) -> io::Result<Self> {
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, at a place that the kernel chooses.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, libc::MAP_SHARED, f.as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self(at, bytes)) }
-    }
-    pub fn fill(&mut self, byte: u8) {
-        // SAFETY: the mapping is ours and has this length.
-        unsafe { std::ptr::write_bytes(self.0.cast::<u8>(), byte, self.1) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody uses it any more.
-        unsafe { libc::munmap(self.0, self.1) };
-    }
-}
-
 /// A file handle: it outlives the mount, as one of NFS does.
 #[repr(C)]
 pub struct Handle {
