@@ -381,6 +381,7 @@ fn difference(letter: &str, path: &[u8], from: Option<&[u8]>, kind: &str, size: 
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     DiffData {
         change: letter.into(),
+        replaced: false,
         path: text(path),
         from: from.map(text),
         path_bytes: no_text(path),

@@ -23,15 +23,25 @@ pub struct Shown {
     pub snapshot: Then,
 }
 
-/// Whether all of a file or tree stays in the past when it is replaced. `shown` tells where states show it, if there is a
+/// Who keeps what was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// Any state that shows it.
+    State,
+    /// Some of it the newest snapshot alone.
+    Snapshot,
+}
+
+/// Sees to it that all of a file or tree stays in the past when it is replaced. `shown` tells where states show it, if there is a
 /// snapshot; one of them was made after the last change.
 ///
 /// # Errors
 /// What would be lost, and what to do.
-pub fn is_kept(path: &Path, shown: &dyn Fn() -> Option<Shown>) -> Result<(), Fail> {
-    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
+pub fn is_kept(path: &Path, shown: &dyn Fn() -> Option<Shown>) -> Result<Keeper, Fail> {
+    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(Keeper::State) };
     let mut walk = Walk { device: meta.dev(), root: path, ask: shown, shown: None };
-    walk.look(path, &meta)
+    walk.look(path, &meta)?;
+    Ok(if walk.shown.is_some() { Keeper::Snapshot } else { Keeper::State })
 }
 
 /// How far apart two changes are, at least, whose times differ: the kernel's clock for them goes in steps.

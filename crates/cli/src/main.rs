@@ -13,6 +13,7 @@ mod describe;
 mod device;
 mod diff;
 mod error;
+mod fuller;
 mod less;
 mod libmount;
 mod manual;
@@ -44,6 +45,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    sys::fail_at_file_size_limit();
     let mut arguments = std::env::args_os();
     let called = arguments.next().unwrap_or_default();
     let name = Path::new(&called).file_name().and_then(|n| n.to_str()).unwrap_or("nenrin").to_owned();

@@ -201,7 +201,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         mmp: mmp(fs),
         read_only: fs.options().read_only,
         problems: problems(fs),
-        notes: report.notes.iter().cloned().chain(forgetting(fs)).chain(laying(fs)).collect(),
+        notes: report.notes.iter().cloned().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
@@ -341,6 +341,22 @@ fn laying(fs: &Fs) -> Option<String> {
     let waits = s.waits.map_or_else(String::new, |why| format!("; it waits: {why}"));
     let how = if fs.options().read_only { "a writable mount goes on with that" } else { "going on" };
     Some(format!("devices have changed, and {} segments are still to be moved: {how}{waits}", s.segments_left))
+}
+
+/// What devices have done wrong, a line for each: others had what was needed, and that may not be so for ever.
+fn troubles(fs: &Fs) -> Vec<String> {
+    let one = |d: &DeviceHealth| {
+        let all = [
+            (d.read_errors, "failed read", "failed reads"),
+            (d.wrong_blocks, "wrong block", "wrong blocks"),
+            (d.write_errors, "failed write", "failed writes"),
+        ];
+        let told: Vec<_> = all.iter().filter(|t| t.0 > 0).map(|t| format!("{} {}", t.0, if t.0 == 1 { t.1 } else { t.2 })).collect();
+        let number = d.index + 1;
+        let then = format!("nenrin device replace if it goes on, nenrin device forgive {number} to count anew");
+        (!told.is_empty()).then(|| format!("device {number} had {} since it is a member; {then}", told.join(", ")))
+    };
+    fs.health().iter().filter_map(one).collect()
 }
 
 /// How far laying space anew came.
@@ -517,6 +533,8 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
         bytes: d.bytes,
         target_bytes: d.target_bytes,
         read_errors: d.read_errors,
+        wrong_blocks: d.wrong_blocks,
+        write_errors: d.write_errors,
     };
     fs.health().into_iter().map(one).collect()
 }
@@ -585,8 +603,7 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     for d in v.devices.iter().filter(|_| several) {
         let path = d.path.as_deref().map_or_else(String::new, |p| format!(", {}", printable(p)));
         let why = d.why.as_ref().map_or_else(String::new, |w| format!(": {w}"));
-        let errors = if d.read_errors > 0 { format!(", {} reads failed", d.read_errors) } else { String::new() };
-        row(&format!("device {}", d.number), format!("{}{why}{errors}{path}, {}", d.state, show_bytes(d.bytes)));
+        row(&format!("device {}", d.number), format!("{}{why}{path}, {}", d.state, show_bytes(d.bytes)));
     }
     let owner = v.pid.map_or_else(|| "not mounted".to_owned(), |pid| format!("owned by process {pid}"));
     row("state", if v.read_only { format!("{owner}, read-only") } else { owner });

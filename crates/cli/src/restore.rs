@@ -14,16 +14,19 @@
 //!    What was replaced its owner may still have open, and change: it is removed as [`remove`] does.
 //! 5. No block is shared that could not be read just before: what is damaged is left out, wherever the destination lies.
 
+mod attributes;
 mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use crate::{mounts, output, remove};
+use attributes::{Xattr, mode_then, set_xattrs, xattrs_of};
 use reading::Reading;
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -45,6 +48,8 @@ pub struct Copied {
     pub bytes: u64,
     /// Inodes whose owner or group only root could have set.
     pub owners_lost: u64,
+    /// Inodes that did not get all permissions of then: others are not told to who copies, or no access lists are taken there.
+    pub permissions_lost: u64,
 }
 
 /// A copy, and what had to be left out of it.
@@ -56,6 +61,12 @@ pub struct Restored {
     pub left_out: Vec<LeftOut>,
     /// What stayed behind of what was replaced, and why.
     pub rest: Option<Rest>,
+    /// Names below a directory that was replaced which the copy does not have, from that directory: what came since. The first of them.
+    pub beyond: Vec<PathBuf>,
+    /// How many these are, without what is below them.
+    pub beyond_count: u64,
+    /// Who keeps what was replaced.
+    pub keeper: less::Keeper,
 }
 
 /// What cannot be had of a state.
@@ -156,13 +167,14 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
     let mut kept: Option<less::Print> = None;
+    let keeper = Cell::new(less::Keeper::State);
     let mut keep = || {
         let print = less::sync(to)?;
         if !kept.as_ref().is_some_and(|kept| kept.is(&print)) {
             (calls.keep)()?;
             kept = Some(print);
         }
-        less::is_kept(to, &*calls.shown)
+        less::is_kept(to, &*calls.shown).map(|by| keeper.set(by))
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {
@@ -193,8 +205,17 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     };
     match result {
         Ok(has_replaced) => {
+            let (mut beyond, mut beyond_count) = (Vec::new(), 0);
+            if has_replaced {
+                look_beyond(&place.copy(), &place.there(), Path::new(""), &mut |path| {
+                    beyond_count += 1;
+                    if beyond.len() < BEYOND_MAX {
+                        beyond.push(path);
+                    }
+                });
+            }
             let rest = |why: io::Error| Rest { path: place.shown(), has_replaced, why: why.to_string() };
-            Ok(Restored { copied, left_out, rest: place.tidy().err().map(rest) })
+            Ok(Restored { copied, left_out, rest: place.tidy().err().map(rest), beyond, beyond_count, keeper: keeper.get() })
         }
         Err(Stop::Before(e)) => {
             // What was copied in vain goes, whatever else is wrong.
@@ -210,6 +231,29 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
             // There is nothing in it.
             let _ = place.tidy();
             Err(here(e))
+        }
+    }
+}
+
+/// Names of what was replaced and is not there any more that are told.
+const BEYOND_MAX: usize = 5;
+
+/// Tells the names that an old tree has and a new one has not, as far as both can be read.
+fn look_beyond(old: &Path, new: &Path, below: &Path, each: &mut dyn FnMut(PathBuf)) {
+    let is = |at: &Path| fs::symlink_metadata(at);
+    let Ok((was, now)) = is(old).and_then(|was| Ok((was, is(new)?))) else { return };
+    if !was.is_dir() {
+        return;
+    }
+    if !now.is_dir() {
+        // All that was in it went, and its name stands for something else.
+        return each(below.to_owned());
+    }
+    for entry in fs::read_dir(old).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), below.join(entry.file_name()));
+        match is(&new.join(&name)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => each(path),
+            _ => look_beyond(&entry.path(), &new.join(&name), &path, each),
         }
     }
 }
@@ -504,10 +548,12 @@ impl Work<'_> {
             }
             other => other,
         };
-        let Some(xattrs) = self.known(from, listed)? else { return Ok(()) };
+        let Some(mut xattrs) = self.known(from, listed)? else { return Ok(()) };
+        let Some(mode) = self.known(from, mode_then(from, &meta, &mut xattrs))? else { return Ok(()) };
         let is_made = if meta.is_dir() { self.directory(from, to)? } else { self.file(from, to, &meta)? };
         if is_made {
-            self.attributes(to, &meta, &xattrs)?;
+            self.copied.permissions_lost += u64::from(mode.is_none());
+            self.attributes(to, &meta, mode.unwrap_or(meta.mode()), &xattrs)?;
             if meta.is_dir() {
                 self.copied.directories += 1;
             } else {
@@ -644,16 +690,18 @@ impl Work<'_> {
 
     /// Everything but content. Times last, since all else changes them; before
     /// them the mode, since a change of the owner takes set-id bits away.
-    fn attributes(&mut self, to: &Path, meta: &Metadata, xattrs: &[Xattr]) -> Result<(), Fail> {
+    fn attributes(&mut self, to: &Path, meta: &Metadata, mode: u32, xattrs: &[Xattr]) -> Result<(), Fail> {
         let is_link = meta.file_type().is_symlink();
         match lchown(to, Some(meta.uid()), Some(meta.gid())) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.copied.owners_lost += 1,
             Err(e) => return Err(Fail::at(to.display(), e)),
         }
-        set_xattrs(to, xattrs)?;
+        let left = set_xattrs(to, xattrs)?;
+        self.copied.permissions_lost += u64::from(left.is_some());
+        let mode = left.map_or(mode, |left| mode & (!0o077 | left));
         if !is_link {
-            fs::set_permissions(to, Permissions::from_mode(meta.mode() & 0o7777)).at(to.display())?;
+            fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)).at(to.display())?;
         }
         let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
         let times = Timestamps {
@@ -681,43 +729,6 @@ fn through_memory(source: &File, target: &File, at: u64, bytes: u64) -> Result<u
         done += some as u64;
     }
     Ok(done)
-}
-
-/// An extended attribute: its name and its value.
-type Xattr = (CString, Vec<u8>);
-
-/// Those of a file, access lists among them.
-fn xattrs_of(path: &Path) -> io::Result<Vec<Xattr>> {
-    let mut names = vec![0; 65_536];
-    let bytes = match sys::llistxattr(path, names.as_mut_slice()) {
-        Ok(bytes) => bytes,
-        Err(Errno::OPNOTSUPP) => 0,
-        Err(e) => return Err(e.into()),
-    };
-    let mut value = vec![0; 65_536];
-    let mut all = Vec::new();
-    for name in names[..bytes].split_inclusive(|b| *b == 0) {
-        let name = CStr::from_bytes_with_nul(name).map_err(io::Error::other)?;
-        match sys::lgetxattr(path, name, value.as_mut_slice()) {
-            Ok(bytes) => all.push((name.to_owned(), value[..bytes].to_vec())),
-            Err(Errno::NODATA) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(all)
-}
-
-/// Those that the user may set.
-fn set_xattrs(to: &Path, xattrs: &[Xattr]) -> Result<(), Fail> {
-    for (name, value) in xattrs {
-        match sys::lsetxattr(to, name, value, XattrFlags::empty()) {
-            Ok(()) => {}
-            // trusted.* and security.* are root's.
-            Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
-            Err(e) => return Err(Fail::at(to.display(), e)),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

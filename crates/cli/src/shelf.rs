@@ -219,6 +219,7 @@ fn gone_since(
             kind: states::kind(FileKind::from_mode(meta.mode())).into(),
             size: meta.len(),
             is_landmark: false,
+            fuller_cno: None,
             now: None,
             then: None,
             name_bytes: states::no_text(name.as_bytes()),

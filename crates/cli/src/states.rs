@@ -3,6 +3,7 @@
 use crate::control::{GoneData, PART_ENTRIES, StateData};
 use crate::diff::TOLD_EVERY;
 use crate::error::Fail;
+use crate::fuller::Fuller;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
@@ -60,10 +61,12 @@ pub fn gone(
     each: &mut dyn FnMut(Vec<GoneData>) -> Result<(), Fail>,
 ) -> Result<Vec<GoneData>, Fail> {
     let checkpoints = fs.checkpoints();
-    let data = |g: &GoneName| {
+    let mut fuller = Fuller::new(fs, &checkpoints);
+    let mut data = |g: &GoneName| {
         let checkpoint = checkpoints.iter().find(|c| c.cno == g.last).map(|c| c.wall);
         let cut = checkpoint.or_else(|| fs.landmark_at(g.last)).map_or(0, |wall| wall.0);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let is_removed_dir = g.attr.kind() == FileKind::Directory && g.now.is_none() && !g.is_landmark;
         GoneData {
             name: text(&g.name),
             cno: g.last.0,
@@ -72,6 +75,7 @@ pub fn gone(
             kind: kind(g.attr.kind()).into(),
             size: g.attr.size,
             is_landmark: g.is_landmark,
+            fuller_cno: is_removed_dir.then(|| fuller.of(g.attr.ino, g.last)).flatten().map(|c| c.0),
             now: g.now.as_deref().map(text),
             then: g.then.as_deref().map(text),
             name_bytes: no_text(&g.name),
@@ -81,7 +85,7 @@ pub fn gone(
     };
     let (mut ready, mut sent, mut told_at) = (Vec::new(), Ok(()), Instant::now());
     let told = fs.gone_in_parts(&parts(path), &mut |some| {
-        ready.extend(some.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(data));
+        ready.extend(some.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(&mut data));
         if ready.len() >= PART_ENTRIES || told_at.elapsed() >= TOLD_EVERY {
             (sent, told_at) = (each(std::mem::take(&mut ready)), Instant::now());
         }
@@ -106,6 +110,9 @@ pub fn show_gone(list: &[GoneData]) -> String {
         }
         if g.is_landmark {
             fate.push_str(", landmark");
+        }
+        if let Some(fuller) = g.fuller_cno {
+            fate = format!("{fate}; checkpoint {fuller} has more of it");
         }
         vec![format!("{}{slash}", printable(&g.name)), size, g.cno.to_string(), when::show(g.nanos), fate]
     };

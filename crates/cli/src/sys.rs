@@ -123,6 +123,39 @@ pub fn block_ending_signals() -> io::Result<()> {
     }
 }
 
+/// Signals that mean nothing to a daemon, and whose default is to end it, are ignored: a volume is not lost to a timer that it
+/// inherited, nor to a limit of its caller.
+pub fn ignore_stray_signals() {
+    for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU, libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF] {
+        // SAFETY: SIG_IGN is a valid disposition, and nothing else of this process handles these.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// A write beyond the limit on the length of files fails, and is told, rather than ending this program in the middle of its work.
+pub fn fail_at_file_size_limit() {
+    // SAFETY: SIG_IGN is a valid disposition, and nothing else of this process handles it.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Raises the limit on the length of files that this process writes as far as it may be. The limit that is left, in bytes.
+pub fn raise_file_size_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a live value.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Root may have all of it; who may not, as much as his hard limit says.
+    for most in [libc::RLIM_INFINITY, limit.rlim_max] {
+        let raised = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: the pointer is to a live value.
+        if unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const raised) } == 0 {
+            return Ok(most);
+        }
+    }
+    Ok(limit.rlim_cur)
+}
+
 /// Starts a thread that gets none of these signals: who blocks them later would not keep it from ending the process by one.
 pub fn spawned_deaf<T>(spawn: impl FnOnce() -> T) -> T {
     let set = ending_signals();
@@ -157,15 +190,26 @@ pub fn ending_signal_waits() -> bool {
     }
 }
 
-/// The signals that end a daemon.
+/// The signals that end a daemon, or a command that must leave nothing half done.
 const ENDING_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// Whether whoever started this process wants it to go on in spite of such a signal, as nohup(1) does and a shell for what runs in the
+/// background. A blocked one is pending all the same, and would be taken for a wish. SIGTERM is never ignored.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: sigaction is plain data for which zero is valid; the pointer is to a live value, and nothing is set.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let is_known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
+        is_known && signal != libc::SIGTERM && action.sa_sigaction == libc::SIG_IGN
+    }
+}
 
 fn ending_signals() -> libc::sigset_t {
     // SAFETY: sigset_t is plain data; sigemptyset makes it valid, sigaddset keeps it so.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for signal in ENDING_SIGNALS {
+        for signal in ENDING_SIGNALS.into_iter().filter(|signal| !is_ignored(*signal)) {
             libc::sigaddset(&raw mut set, signal);
         }
         set
@@ -277,18 +321,26 @@ pub fn terminate(pid: u32) {
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) };
 }
 
-/// Has a child get the signals that are blocked here.
+/// Nobody can connect to this any more, and who waits for a connection is told.
+pub fn shut_down(listener: &impl AsRawFd) {
+    // SAFETY: shutdown takes integers.
+    unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Has a child get the signals that are blocked here, and the one that is ignored.
 pub fn unblock_in_child(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let set = ending_signals();
     let unblock = move || {
+        // SAFETY: SIG_DFL is a valid disposition.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
         // SAFETY: the pointer is to a live set; the old one is not asked for.
         match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
             0 => Ok(()),
             e => Err(io::Error::from_raw_os_error(e)),
         }
     };
-    // SAFETY: between fork and exec only pthread_sigmask is called, which may be called there.
+    // SAFETY: between fork and exec only signal and pthread_sigmask are called, which may be called there.
     unsafe { command.pre_exec(unblock) };
 }
 
@@ -297,6 +349,11 @@ pub fn random() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A random number.
+pub fn random_number() -> io::Result<u64> {
+    random().map(|bytes| u128::from_le_bytes(bytes) as u64)
 }
 
 /// The name of this host.

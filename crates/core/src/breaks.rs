@@ -234,6 +234,8 @@ pub enum Break {
     PastReadsZeros,
     /// To a member that comes back everything is copied, whatever it still has.
     JoinUnjudged,
+    /// Roots do not say what devices have done wrong.
+    TroubleUntold,
     /// A device that is brought up to date keeps what its row log said of before.
     StaleRowLog,
     /// A flush fails that needs more slots of the row log than are free.

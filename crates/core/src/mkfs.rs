@@ -302,6 +302,7 @@ fn first_superblock(
         clean: true,
         hash_key: options.hash_key,
         mount_id: 0,
+        troubles: Default::default(),
         made_at: now,
         written_at: now,
         mounted_nanos: 0,

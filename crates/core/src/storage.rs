@@ -220,6 +220,17 @@ impl Storage {
     /// # Errors
     /// When no copy is `right`; device errors.
     pub fn equalize(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<u64> {
+        self.equalize_noting(addr, blocks, right, |_, _, _| {})
+    }
+
+    /// The same; `wrong` gets what was read of a copy that is not right, what is, and the device that was left out for that.
+    fn equalize_noting(
+        &self,
+        addr: Addr,
+        blocks: u32,
+        right: impl Fn(&[u8]) -> bool,
+        wrong: impl Fn(&[u8], &[u8], u16),
+    ) -> Result<u64> {
         let ways = self.ways_around(addr, blocks);
         if ways.is_empty() {
             return Ok(0);
@@ -227,7 +238,7 @@ impl Storage {
         if self.devices.layout().has_parity() {
             return self.mend(addr, blocks, right);
         }
-        let copies: Vec<_> = ways.into_iter().map(|avoid| self.read_around(addr, blocks, avoid)).collect();
+        let copies: Vec<_> = ways.iter().map(|avoid| self.read_around(addr, blocks, *avoid)).collect();
         let mut wholes = copies.iter().flatten();
         let is_whole = wholes.clone().any(|bytes| right(bytes));
         let put_together = || self.read_right(addr, blocks, &right).ok().filter(|bytes| right(bytes));
@@ -237,6 +248,9 @@ impl Storage {
         };
         if copies.iter().all(|c| c.as_ref().is_ok_and(|bytes| bytes[..] == whole[..])) {
             return Ok(0);
+        }
+        for (copy, avoided) in copies.iter().zip(ways) {
+            copy.iter().for_each(|copy| wrong(copy, whole, avoided));
         }
         self.write(addr, Arc::new(AlignedBuf::padded(whole)))?;
         Ok(u64::from(blocks))
@@ -249,15 +263,17 @@ impl Storage {
     /// When nothing is `right`; device errors.
     pub fn mend(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<u64> {
         if !self.devices.layout().has_parity() {
-            return self.equalize(addr, blocks, right);
+            let wrong = |read: &[u8], right: &[u8], avoided| self.devices.note_wrong(addr, read, right, Some(avoided));
+            return self.equalize_noting(addr, blocks, right, wrong);
         }
-        let first = self.read(addr, blocks);
-        if let Some(bytes) = first.ok().filter(|bytes| right(bytes)) {
-            self.devices.remember(addr, &bytes);
+        let first = self.read(addr, blocks).ok();
+        if let Some(bytes) = first.as_ref().filter(|bytes| right(bytes)) {
+            self.devices.remember(addr, bytes);
             return Ok(0);
         }
         let other = self.read_other(addr, blocks, right);
         let Some(whole) = other else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
+        first.iter().for_each(|first| self.devices.note_wrong(addr, first, &whole, None));
         self.devices.remember(addr, &whole);
         self.devices.write_units(addr, &Arc::new(whole))?;
         Ok(u64::from(blocks))
@@ -386,6 +402,11 @@ impl Storage {
     /// The devices, for who brings one of them up to date.
     pub(crate) fn devices(&self) -> &Arc<Devices> {
         &self.devices
+    }
+
+    /// What a member has done wrong is forgotten, with the next root for good. Whether there is such a member.
+    pub fn forgive(&self, index: u16) -> bool {
+        self.devices.forgive(index)
     }
 
     /// The members of the volume and how they are.

@@ -51,6 +51,18 @@ disk_struct! {
 }
 
 disk_struct! {
+    /// What a device has done wrong while it was a member; 65,535 for more than that. Kept for people: nothing is decided by it.
+    pub struct TroubleDisk [6] {
+        /// Reads that it failed where others had what was asked for.
+        pub unread: U16,
+        /// Blocks that it gave otherwise than they were written, and that others had right.
+        pub wrong: U16,
+        /// Writes and flushes that it failed.
+        pub failed: U16,
+    }
+}
+
+disk_struct! {
     /// Consecutive segments that lie on the same devices in the same way.
     pub struct BandDisk [256] {
         /// Its first segment.
@@ -149,8 +161,10 @@ disk_struct! {
         pub label: [u8; 64],
         /// Identity of the mount that wrote it: a number that nobody knows who does not read the device.
         pub mount_id: U64,
+        /// What the devices of the table have done wrong, in the same order.
+        pub troubles: [TroubleDisk; 32],
         /// Must be zero.
-        pub reserved3: [u8; 240],
+        pub reserved3: [u8; 48],
         /// The device table; entries from `device_count` on are zero.
         pub devices: [DeviceDisk; 32],
         /// Where segments lie; the first entry without segments ends it.
@@ -262,6 +276,17 @@ impl Profile {
             Self::Parity => "parity",
         }
     }
+}
+
+/// What a device has done wrong while it was a member; [`u16::MAX`] for more than that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Reads that it failed where others had what was asked for.
+    pub unread: u16,
+    /// Blocks that it gave otherwise than they were written, and that others had right.
+    pub wrong: u16,
+    /// Writes and flushes that it failed.
+    pub failed: u16,
 }
 
 /// One device of the volume.
@@ -470,6 +495,8 @@ pub struct Superblock {
     pub label: Vec<u8>,
     /// Devices.
     pub devices: Vec<DeviceEntry>,
+    /// What they have done wrong, by index.
+    pub troubles: [Trouble; DEVICES_MAX],
     /// Where segments lie, in the order of their numbers.
     pub bands: Vec<Band>,
 }
@@ -575,6 +602,11 @@ impl Superblock {
             slot.state = if e.removed { REMOVED } else { u8::from(e.active) };
             slot.target_blocks.set(e.target_blocks);
         }
+        for (slot, trouble) in d.troubles.iter_mut().zip(&self.troubles) {
+            slot.unread.set(trouble.unread);
+            slot.wrong.set(trouble.wrong);
+            slot.failed.set(trouble.failed);
+        }
         for (slot, band) in d.bands.iter_mut().zip(&self.bands) {
             *slot = band.encode();
         }
@@ -651,6 +683,7 @@ impl Superblock {
                     target_blocks: e.target_blocks.get(),
                 })
                 .collect(),
+            troubles: d.troubles.map(|t| Trouble { unread: t.unread.get(), wrong: t.wrong.get(), failed: t.failed.get() }),
             bands: decode_bands(&d.bands, count, segment_blocks)?,
         };
         this.validate()?;

@@ -88,6 +88,7 @@ mod tests {
             stripe_shift: STRIPE_SHIFT,
             clean: false,
             mount_id: 1,
+            troubles: Default::default(),
             hash_key: [0; 16],
             made_at: Time(0),
             written_at: Time(0),

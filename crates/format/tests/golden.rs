@@ -57,6 +57,7 @@ fn superblock() -> Superblock {
         clean: true,
         hash_key: *b"fedcba9876543210",
         mount_id: 0x5152_5354_5556_5758,
+        troubles: Default::default(),
         made_at: Time(1_700_000_000_000_000_001),
         written_at: Time(-2),
         mounted_nanos: 0x0102_0304_0506,

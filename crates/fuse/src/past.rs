@@ -36,6 +36,11 @@ pub trait States: Send + Sync {
 
 /// An attribute that the root of every state of the past has, and no list shows.
 pub const STATE: &str = "system.nenrin.checkpoint";
+/// Attributes of what is seen of the past, in no list either: the permissions that it had, in octal, and the access list, whatever they
+/// are now. Told to whom they were or could be given back: root, who mounted the volume, and the owner of then and now.
+pub const MODE_THEN: &str = "system.nenrin.mode";
+/// See [`MODE_THEN`].
+pub const ACL_THEN: &str = "system.nenrin.acl";
 
 /// Whether and how the past is shown inside a live mount.
 #[derive(Clone, Default)]
@@ -131,13 +136,16 @@ pub(crate) const fn id_of(view: u16, ino: Ino) -> Option<u64> {
     if ino.0 > INO_MASK { None } else { Some(PAST | (view as u64) << VIEW_SHIFT | ino.0) }
 }
 
-/// The mode of a past inode that is there today, too: to each class of users what both grant.
+/// The mode of a past inode that is there today, too: to each class of users what both grant. Its owner, then and now, may change what
+/// is granted now, so that nothing is kept from him by that: who took too much away by mistake finds the past as it was.
 pub(crate) fn mode_of_both(then: &Attr, now: &Attr, same_acl: bool) -> u32 {
     const WRITES: u32 = 0o222;
     let class = |shift: u32| (now.mode >> shift) & 0o7;
     let (mut owner, mut group, mut others) = (class(6), class(3), class(0));
     // Who was in another class then than now gets what is granted wherever they may be now.
-    if then.uid != now.uid {
+    if then.uid == now.uid {
+        owner = 0o7;
+    } else {
         others &= owner;
         owner = class(3) & class(0);
     }
@@ -400,6 +408,7 @@ mod tests {
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_644, 1, 1)), 0o100_644);
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_600, 1, 1)), 0o100_600);
         assert_eq!(both(attr(0o100_600, 1, 1), attr(0o100_644, 1, 1)), 0o100_600, "not more than then");
+        assert_eq!(both(attr(0o040_755, 1, 1), attr(0o040_000, 1, 1)), 0o040_700, "the owner could grant it");
         assert_eq!(both(attr(0o040_755, 1, 1), attr(0o040_700, 1, 1)), 0o040_700);
         assert_eq!(both(attr(0o100_664, 1, 1), attr(0o100_444, 1, 1)), 0o100_664, "writing is refused anyway");
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_644, 1, 2)), 0o100_644, "all groups may");

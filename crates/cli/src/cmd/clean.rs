@@ -98,9 +98,9 @@ fn tell(path: &Path, json: bool, would: &CleanEstimateData) -> Outcome {
 
 fn clean(owner: &mut Client) -> Result<CleanData, Fail> {
     let mut progress = Progress::new();
-    let mut begin = true;
+    let (mut begin, run) = (true, sys::random_number().at("/dev/urandom")?);
     loop {
-        let data: CleanData = owner.call(&Request::Clean { begin, bytes: STEP_BYTES })?;
+        let data: CleanData = owner.call(&Request::Clean { begin, run, bytes: STEP_BYTES })?;
         if data.done {
             return Ok(data);
         }

@@ -19,6 +19,7 @@ pub const COMMAND: Command = Command {
         "device remove [--cancel] [--json] [DIR] DEVICE",
         "device replace [--force] [--json] [DIR] OLD NEW",
         "device replace --cancel [DIR]",
+        "device forgive [--json] [DIR] DEVICE",
     ],
     about: "Lists the devices of a volume, adds, removes or replaces one while it is in use",
     options: &[
@@ -43,7 +44,9 @@ pub const COMMAND: Command = Command {
             longer one nenrin resize uses the rest. It gets what is written from the beginning, what was there before is copied.\n\
             Under mirror and parity OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command\n\
             with --force when the volume was unmounted meanwhile; until it has ended the volume is on OLD. Then OLD is free; its\n\
-            content is not wiped.",
+            content is not wiped.\n\
+            read errors, wrong blocks, write errors: what a device failed to give, gave otherwise than it was written while another\n\
+            had it right, and failed to take, since it is a member. forgive: these are counted anew, as after another cable.",
     examples: &[
         ("device list ~/work", "the volume mounted there"),
         ("device list /dev/sdb1", "a volume that need not be mounted; its other devices are found"),
@@ -91,7 +94,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         [remove, place, device] if *remove == "remove" => {
             return laying::remove(Path::new(place), device, cancel, as_json);
         }
-        [] => return Err(COMMAND.misuse("list, add, remove or replace is needed")),
+        [forgive, device] if *forgive == "forgive" => return laying::forgive(Path::new("."), device, as_json),
+        [forgive, place, device] if *forgive == "forgive" => return laying::forgive(Path::new(place), device, as_json),
+        [] => return Err(COMMAND.misuse("list, add, remove, replace or forgive is needed")),
+        [word, ..] if *word == "forgive" => return Err(COMMAND.misuse("device forgive takes a directory and a device")),
         [word, ..] if *word == "add" => return Err(COMMAND.misuse("device add takes a directory and a device")),
         [word, ..] if *word == "remove" => return Err(COMMAND.misuse("device remove takes a directory and a device")),
         _ => return Err(COMMAND.misuse("device list takes one directory or device")),
@@ -116,10 +122,12 @@ fn show(devices: &[DeviceData]) -> String {
                 format!("{} to {}", show_bytes(d.bytes), show_bytes(d.target_bytes))
             },
             d.read_errors.to_string(),
+            d.wrong_blocks.to_string(),
+            d.write_errors.to_string(),
             d.path.as_deref().map(printable).unwrap_or_default(),
             d.why.as_deref().map(printable).unwrap_or_default(),
         ]
     };
-    let head = ["device", "state", "size", "read errors", "path", "why"];
+    let head = ["device", "state", "size", "read errors", "wrong blocks", "write errors", "path", "why"];
     table(&head, &devices.iter().map(row).collect::<Vec<_>>())
 }

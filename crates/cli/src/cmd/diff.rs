@@ -24,10 +24,10 @@ pub const COMMAND: Command = Command {
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
     notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it (the\n\
             newest state not later than the end of that day, minute or second), or \"10 minutes ago\"; without TO, what there is now.\n\
-            Letters: + came, - went, M was modified (content or attributes; of a directory: its entries), R was renamed; ? where one\n\
-            of the states does not know what it was (see nenrin retention --help). --content writes names as patch(1) reads them:\n\
-            those with control characters, quotes or backslashes, and those that are no text, in quotes; --json has the bytes of the\n\
-            latter as path_bytes and from_bytes.",
+            Letters: + came, - went, M was modified (content or attributes, or another file was renamed to its name; of a directory:\n\
+            its entries), R was renamed; ? where one of the states does not know what it was (see nenrin retention --help).\n\
+            --content writes names as patch(1) reads them: those with control characters, quotes or backslashes, and those that are\n\
+            no text, in quotes; --json has the bytes of the latter as path_bytes and from_bytes.",
     examples: &[
         ("diff ~/work monday", "since the snapshot monday"),
         ("diff ~/work/src '1 hour ago' '10 minutes ago'", "between two times"),
@@ -60,7 +60,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     all.append(&mut result.differences);
     // What went under a name before what came under it.
     all.sort_by(|a, b| a.path_as_bytes().cmp(b.path_as_bytes()).then((a.change != "-").cmp(&(b.change != "-"))));
-    result.differences = all;
+    result.differences = joined(all);
     let places = content.then(|| Places::new(&mount, &result, &path)).transpose()?;
     let mut code = 0;
     if json {
@@ -79,6 +79,24 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         }
     }
     Ok(code)
+}
+
+/// A file that went and one that came under the same name, which follow each other: the name was saved to by renaming, and that is how
+/// it was modified.
+fn joined(all: Vec<DiffData>) -> Vec<DiffData> {
+    let mut out: Vec<DiffData> = Vec::with_capacity(all.len());
+    for d in all {
+        let went = out.last_mut().filter(|went| {
+            let are = |kind: &str| went.kind == kind && d.kind == kind;
+            let same_path = went.path_as_bytes() == d.path_as_bytes();
+            went.change == "-" && d.change == "+" && same_path && (are("file") || are("symlink"))
+        });
+        match went {
+            Some(went) => *went = DiffData { change: "M".into(), replaced: true, ..d },
+            None => out.push(d),
+        }
+    }
+    out
 }
 
 fn show(d: &DiffData) {

@@ -60,6 +60,18 @@ pub fn remove(place: &Path, which: &OsStr, keep: bool, as_json: bool) -> Outcome
     follow(owner, place, as_json.then_some(number), &format!("device {number} {what}"))
 }
 
+/// `nenrin device forgive`.
+pub fn forgive(place: &Path, which: &OsStr, as_json: bool) -> Outcome {
+    let mut target = Target::find(place)?;
+    writable(&mut target, place)?;
+    let number: u16 = target.owner()?.call(&Request::DeviceForgive { device: named(which) })?;
+    match as_json {
+        true => output::json(&json!({ "device": number }))?,
+        false => output::line(format!("{}: what device {number} did wrong is counted anew", place.display())),
+    }
+    Ok(0)
+}
+
 /// `nenrin resize`.
 pub fn resize(place: &Path, which: Option<&OsStr>, bytes: Option<u64>, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;

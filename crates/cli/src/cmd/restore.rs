@@ -4,7 +4,7 @@ use super::history::{inside, told_by};
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Request};
 use crate::error::{At, FAILURE, Fail, Outcome};
-use crate::less::Shown;
+use crate::less::{Keeper, Shown};
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored};
 use crate::shelf::Shelf;
@@ -13,9 +13,10 @@ use crate::teller::Teller;
 use crate::then::Then;
 use crate::{mounts, states, sys, when};
 use serde_json::json;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -37,15 +38,15 @@ pub const COMMAND: Command = Command {
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
             what there was. Of a range like 3..7 any number will do; a time, as clocks here show it, means the newest state\n\
             not later than the end of that day, minute or second. A DEST off the volume that is there already is not replaced,\n\
-            since nothing would bring it back. The copy gets owner, times, extended attributes, access lists, hard links and holes,\n\
-            but no capabilities, and files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the\n\
-            past, so that it takes no room on the volume, and takes the name in one step. What keeps less history\n\
-            (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What\n\
-            the state does not know of a tree, and what is damaged of it, is left out, and named: the rest is restored, and the exit\n\
-            code is 1. So it is where what was replaced cannot be removed, as directories of other users; it is told where that is\n\
-            then. With --json left_out tells path and why (unknown, damaged; attributes: these alone). All content is read before it\n\
-            is shared; where some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what\n\
-            he may read, without --force.\n\
+            since nothing would bring it back. The copy gets owner, permissions, times, extended attributes, access lists, hard\n\
+            links and holes, but no capabilities, and files no set-user-id and set-group-id bits: the past shows none. It\n\
+            shares its blocks with the past, so that it takes no room on the volume, and takes the name in one step. What keeps\n\
+            less history (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest snapshot\n\
+            shows it. What the state does not know of a tree, and what is damaged of it, is left out, and named: the rest is\n\
+            restored, and the exit code is 1. So it is where what was replaced cannot be removed, as directories of other users;\n\
+            it is told where that is then. With --json left_out tells path and why (unknown, damaged; attributes: these alone).\n\
+            All content is read before it is shared; where some of it is damaged --force replaces nothing. Who neither mounted the\n\
+            volume nor is root restores what he may read, without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -149,6 +150,25 @@ fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fai
     Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
 }
 
+/// What a path that ends in a slash, or in "/.", means where it is a link: not the link.
+fn led_to(path: &Path) -> Option<PathBuf> {
+    let bytes = path.as_os_str().as_bytes();
+    let follows = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
+    follows.then(|| fs::canonicalize(path).ok()).flatten()
+}
+
+/// What a directory had that was replaced, and the state has not.
+fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -> String {
+    let names = first.iter().map(|p| printable(&p.to_string_lossy())).collect::<Vec<_>>().join(", ");
+    let more = match count.saturating_sub(first.len() as u64) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let what = if count == 1 { "what is not in" } else { "all that is not in" };
+    let kept = kept_in.map_or("; the newest snapshot has it".into(), |cno| format!("; checkpoint {cno} has it"));
+    format!("{what} {named} is not there any more: {names}{more}{kept}")
+}
+
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
     let (mut teller, mount, inside) = told_by(path)?;
     let state = teller.find(at)?;
@@ -170,7 +190,8 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         }
         None => e,
     })?;
-    let dest = to.unwrap_or(path);
+    let led_to = to.is_none().then(|| led_to(path)).flatten();
+    let dest = led_to.as_deref().or(to).unwrap_or(path);
     if !force && fs::symlink_metadata(dest).is_ok() {
         return Err(restore::exists(dest));
     }
@@ -195,15 +216,16 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
                         volume may ask for; --to DEST restores beside it";
             return Err(Fail::at(dest.display(), text));
         };
-        owner.call::<serde_json::Value>(request).map(drop)
+        owner.call::<serde_json::Value>(request)
     };
-    let mut sync = || ask(&Request::Sync);
+    let kept_in = Cell::new(None);
+    let mut sync = || ask(&Request::Sync).map(drop);
     let mut progress = Progress::new();
     let mut calls = Calls {
         volume,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: if has_owner { Some(&mut sync) } else { None },
-        keep: &mut || ask(&Request::CheckpointCreate { name: None }),
+        keep: &mut || ask(&Request::CheckpointCreate { name: None }).map(|made| kept_in.set(made["cno"].as_u64())),
         fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
             false => Ok(()),
             true => is_still_there(&mut teller.borrow_mut(), &state),
@@ -211,7 +233,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         shown: &|| shown_by_states(&mut teller.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
-    let Restored { copied, left_out, rest } = restore::copy(&from, dest, force, &mut calls)
+    let Restored { copied, left_out, rest, beyond, beyond_count, keeper } = restore::copy(&from, dest, force, &mut calls)
         .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
@@ -232,6 +254,15 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     if copied.owners_lost > 0 {
         output::notice(format!("{} got you as owner; only root can give them back to others", copied.owners_lost));
     }
+    if copied.permissions_lost > 0 {
+        let what = plural(copied.permissions_lost, "inode", "inodes");
+        let why = "others are not told to you, or access lists are not taken there";
+        output::notice(format!("{what} did not get all permissions of then: {why}"));
+    }
+    let kept_in = kept_in.get().filter(|_| keeper == Keeper::State);
+    if beyond_count > 0 {
+        output::notice(went_with(&beyond, beyond_count, &named, kept_in));
+    }
     if json {
         output::json(&json!({
             "path": dest.to_string_lossy(),
@@ -240,7 +271,11 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "directories": copied.directories,
             "bytes": copied.bytes,
             "owners_lost": copied.owners_lost,
+            "permissions_lost": copied.permissions_lost,
             "left_out": left_out,
+            "replaced_kept_in": kept_in,
+            "went": beyond.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
+            "went_count": beyond_count,
             "rest": rest.map(|r| r.path.to_string_lossy().into_owned()),
         }))?;
         return Ok(code);

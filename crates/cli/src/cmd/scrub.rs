@@ -56,7 +56,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let could_not = |f: Fail| f.with_code(super::check::COULD_NOT);
     let data = match Target::find(path).map_err(could_not)? {
         Target::Owner(mut owner) => {
-            paced(rate, &mut RealTime(Instant::now()), |begin, bytes| step_of_owner(&mut owner, begin, bytes))
+            let run = sys::random_number().at("/dev/urandom")?;
+            let step = |begin, bytes| owner.call(&Request::Scrub { begin, run, bytes });
+            paced(rate, &mut RealTime(Instant::now()), step)
         }
         Target::Device(fs, _) => {
             let mut scrub = fs.scrub();
@@ -78,10 +80,6 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 
 fn bad_rate(text: &str) -> Fail {
     Fail::usage(format!("--rate: {text:?} is no size; sizes are like 20M or 1G"))
-}
-
-fn step_of_owner(owner: &mut Client, begin: bool, bytes: u64) -> Result<ScrubData, Fail> {
-    owner.call(&Request::Scrub { begin, bytes })
 }
 
 fn step_here(fs: &Fs, scrub: &mut Scrub, bytes: u64) -> Result<ScrubData, Fail> {

@@ -93,6 +93,8 @@ pub enum Request {
     Scrub {
         /// Begin anew.
         begin: bool,
+        /// Which command asks: who begins takes over.
+        run: u64,
         /// About how many bytes to read before answering.
         bytes: u64,
     },
@@ -102,6 +104,8 @@ pub enum Request {
     Clean {
         /// Begin anew.
         begin: bool,
+        /// Which command asks: who begins takes over.
+        run: u64,
         /// About how many bytes to move before answering.
         bytes: u64,
     },
@@ -150,6 +154,11 @@ pub enum Request {
         device: String,
         /// It is to stay after all.
         keep: bool,
+    },
+    /// Forget what a device has done wrong.
+    DeviceForgive {
+        /// Its number or where it is.
+        device: String,
     },
     /// Use more or less of a device.
     Resize {
@@ -503,8 +512,14 @@ pub struct DeviceData {
     pub state: String,
     /// Why it is not active, or what is done about it.
     pub why: Option<String>,
-    /// Reads that it failed since the volume was opened.
+    /// Reads that it failed while it was a member.
     pub read_errors: u64,
+    /// Blocks that it gave otherwise than they were written, and that others had right.
+    #[serde(default)]
+    pub wrong_blocks: u64,
+    /// Writes and flushes that it failed.
+    #[serde(default)]
+    pub write_errors: u64,
     /// Since when it is slow, RFC 3339: what is new goes to other devices while there is room.
     pub slow_since: Option<String>,
 }

@@ -22,7 +22,7 @@ pub use data::{
     ScrubFindingData, SegmentData, ShedData, VolumeInfo,
 };
 pub use past::{CheckpointData, DeletedData, DiffData, DiffResult, GoneData, StateData};
-pub use server::{Answer, Parts, Server};
+pub use server::{Answer, Parts, Presence, Server};
 
 use crate::sys;
 use std::fs::{self, DirBuilder};

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 pub struct DiffData {
     /// `+`, `-`, `M` or `R`; `?` where one of the states does not know what it was.
     pub change: String,
+    /// Of `M`: another file has the name, as of programs that save by renaming a new one over it.
+    #[serde(default)]
+    pub replaced: bool,
     /// Its path, from the directory that was asked about.
     pub path: String,
     /// The path it had before, if that is another: it, or a directory above it, was renamed.
@@ -118,6 +121,9 @@ pub struct GoneData {
     /// No checkpoint shows it any more, only a landmark; of a directory nothing is left but the way to single files.
     #[serde(default)]
     pub is_landmark: bool,
+    /// Of a directory that was being removed when that checkpoint was cut: one shortly before, which has more of it.
+    #[serde(default)]
+    pub fuller_cno: Option<u64>,
     /// Where it is now, from the root of the volume, when it was only moved.
     pub now: Option<String>,
     /// Its path in that checkpoint, from the root of the volume, when a directory above it had another name then.

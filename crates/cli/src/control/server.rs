@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -98,8 +98,27 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound socket; its name goes when this does.
 pub struct Server {
-    name: Option<Name>,
+    presence: Presence,
     state: Arc<State>,
+}
+
+/// Sees to it that who owns a volume can be asked.
+#[derive(Clone)]
+pub struct Presence(Arc<Place>);
+
+struct Place {
+    uuid: String,
+    handler: Arc<Handler>,
+    log: Arc<Log>,
+    state: Arc<State>,
+    /// None once nobody is to ask any more.
+    bound: Mutex<Option<Bound>>,
+}
+
+/// A name, and who listens there.
+struct Bound {
+    name: Name,
+    listener: UnixListener,
 }
 
 /// What it shares with its threads.
@@ -109,6 +128,27 @@ struct State {
     busy: AtomicUsize,
     /// The volume is being released.
     leaving: AtomicBool,
+}
+
+impl Presence {
+    /// Where the socket has no name any more, it gets another one: a login manager takes all below /run/user away with the last session, and
+    /// what is old in /tmp may go, too.
+    pub fn keep(&self) {
+        self.keep_in(own_directory);
+    }
+
+    fn keep_in(&self, directory: impl FnOnce() -> io::Result<PathBuf>) {
+        let place = &*self.0;
+        let mut bound = place.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(there) = &*bound else { return };
+        if socket_at(&there.name.path).is_ok_and(|at| at == there.name.socket) {
+            return;
+        }
+        let Ok(anew) = directory().and_then(|directory| place.listen(&directory)) else { return };
+        place.log.line(&format!("commands reach this process at {}, since its socket was removed", anew.name.path.display()));
+        sys::shut_down(&there.listener);
+        *bound = Some(anew);
+    }
 }
 
 /// The name of one socket, which goes with this. Whoever is found there instead stays.
@@ -146,40 +186,22 @@ impl Server {
     }
 
     fn start_in(directory: &Path, uuid: &str, handler: Arc<Handler>, log: Arc<Log>) -> io::Result<Self> {
-        let (listener, name) = bind(directory, uuid)?;
         let state = Arc::<State>::default();
-        let this = Self { name: Some(name), state: state.clone() };
-        thread::Builder::new().name("nenrin-control".into()).spawn(move || {
-            let mut short = false;
-            for stream in listener.incoming() {
-                let stream = match stream {
-                    Ok(stream) => stream,
-                    Err(e) => {
-                        if !std::mem::replace(&mut short, true) {
-                            log.line(&format!("commands have to wait: no descriptor for them ({e})"));
-                        }
-                        // Who asks waits in the queue, and asking again at once would not help.
-                        thread::sleep(PAUSE);
-                        continue;
-                    }
-                };
-                short = false;
-                let (handler, state) = (handler.clone(), state.clone());
-                let spawned = thread::Builder::new()
-                    .name("nenrin-request".into())
-                    .spawn(move || serve(stream, &*handler, &state));
-                if spawned.is_err() {
-                    // The connection was dropped, which the other side sees.
-                    thread::sleep(PAUSE);
-                }
-            }
-        })?;
-        Ok(this)
+        let (uuid, bound) = (uuid.to_owned(), Mutex::new(None));
+        let place = Place { uuid, handler, log, state: state.clone(), bound };
+        let listens = place.listen(directory)?;
+        *place.bound.lock().unwrap_or_else(PoisonError::into_inner) = Some(listens);
+        Ok(Self { presence: Presence(Arc::new(place)), state })
+    }
+
+    /// What keeps its name there.
+    pub fn presence(&self) -> Presence {
+        self.presence.clone()
     }
 
     /// Takes the name away, so that nobody new asks. From then on it may be another's. Long answers end.
     pub fn retire(&mut self) {
-        self.name = None;
+        *self.presence.0.bound.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.state.leaving.store(true, Ordering::Release);
     }
 
@@ -188,6 +210,51 @@ impl Server {
         let end = Instant::now() + time;
         while self.state.busy.load(Ordering::Acquire) > 0 && Instant::now() < end {
             thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+impl Place {
+    /// Binds a socket and answers there.
+    fn listen(&self, directory: &Path) -> io::Result<Bound> {
+        let (listener, name) = bind(directory, &self.uuid)?;
+        let bound = Bound { name, listener: listener.try_clone()? };
+        let (handler, state, log) = (self.handler.clone(), self.state.clone(), self.log.clone());
+        let accept = move || accept_all(&listener, &handler, &state, &log);
+        thread::Builder::new().name("nenrin-control".into()).spawn(accept)?;
+        Ok(bound)
+    }
+}
+
+/// Answers whoever connects, until the socket is shut down.
+fn accept_all(listener: &UnixListener, handler: &Arc<Handler>, state: &Arc<State>, log: &Log) {
+    let mut short = false;
+    for stream in listener.incoming() {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
+            Err(e) => {
+                if !std::mem::replace(&mut short, true) {
+                    log.line(&format!("commands have to wait: no descriptor for them ({e})"));
+                }
+                // Who asks waits in the queue, and asking again at once would not help.
+                thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        short = false;
+        let (handler, state) = (handler.clone(), state.clone());
+        let spawned =
+            thread::Builder::new().name("nenrin-request".into()).spawn(move || serve(stream, &*handler, &state));
+        if spawned.is_err() {
+            // The connection was dropped, which the other side sees.
+            thread::sleep(PAUSE);
         }
     }
 }
@@ -317,6 +384,29 @@ mod tests {
         drop(second);
         drop(beside);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// A login manager takes the directory away with all that is in it.
+    #[test]
+    fn a_socket_that_was_removed_gets_another_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dir.path().join("run"), dir.path().join("tmp"));
+        [&first, &second].into_iter().for_each(|d| fs::create_dir(d).unwrap());
+        let mut server = start(&first);
+        let presence = server.presence();
+        presence.keep_in(|| panic!("it is there"));
+        fs::remove_dir_all(&first).unwrap();
+        presence.keep_in(|| Err(io::ErrorKind::NotFound.into()));
+        presence.keep_in(|| Ok(second.clone()));
+        let path = second.join("volume.sock");
+        let mut command = UnixStream::connect(&path).unwrap();
+        command.write_all(b"{\"do\":\"segments\"}\n").unwrap();
+        let mut answer = String::new();
+        BufReader::new(command).read_line(&mut answer).unwrap();
+        assert!(answer.contains("ok"), "{answer}");
+        server.retire();
+        presence.keep_in(|| panic!("nobody is to ask any more"));
+        assert!(!path.exists());
     }
 
     /// The volume is released, be there ever so much to tell.

@@ -98,6 +98,18 @@ impl Service {
         Ok(Answer::of(d.index + 1))
     }
 
+    pub(super) fn device_forgive(&self, which: &str) -> Result<Answer, Fail> {
+        let fs = self.fs()?;
+        let d = member(&fs, which)?;
+        fs.device_forgive(d.index).at(which)?;
+        let [reads, wrong, writes] = [d.read_errors, d.wrong_blocks, d.write_errors];
+        self.log.line(&format!(
+            "device {}: {reads} reads that failed, {wrong} blocks that were wrong and {writes} failed writes are forgotten",
+            d.index + 1
+        ));
+        Ok(Answer::of(d.index + 1))
+    }
+
     /// Uses more or less of a device; an image file is made as long as that.
     pub(super) fn resize(&self, which: Option<&str>, bytes: Option<u64>) -> Result<Answer, Fail> {
         let fs = self.fs()?;

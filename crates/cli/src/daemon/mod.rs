@@ -14,9 +14,10 @@ mod log;
 mod memory;
 mod replacing;
 mod service;
+mod steps;
 mod watch;
 
-use crate::control::{CheckpointData, Server};
+use crate::control::{CheckpointData, Presence, Server};
 use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use service::{Event, Service};
 use std::fs::File;
 use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -114,22 +116,58 @@ struct Running {
     service: Arc<Service>,
     events: Receiver<Event>,
     server: Server,
+    threads: Threads,
+}
+
+/// What is done beside requests.
+struct Threads {
     ticker: Repeated,
+    /// A tick may be long at other work.
     committer: Repeated,
+    /// It may wait for a device that does not answer.
     judge: Repeated,
+    /// It does nothing but show other hosts that this one has the volume: a tick may take its time.
     beater: Option<Repeated>,
+}
+
+impl Threads {
+    fn start(service: &Arc<Service>, server: &Server) -> std::io::Result<Self> {
+        let has_heart = service.fs().is_ok_and(|fs| fs.mmp().is_some());
+        let beat = || Repeated::start("nenrin-mmp", service, Service::beat);
+        let this = Self {
+            ticker: start_ticking(service, server.presence())?,
+            committer: Repeated::start("nenrin-commit", service, Service::commit_due)?,
+            judge: Repeated::start("nenrin-judge", service, Service::judge)?,
+            beater: has_heart.then(beat).transpose()?,
+        };
+        let signals = service.clone();
+        let waiter = move || loop {
+            signals.send(Event::Signal(sys::wait_for_ending_signal()));
+        };
+        thread::Builder::new().name("nenrin-signal".into()).spawn(waiter)?;
+        Ok(this)
+    }
 }
 
 /// A thread that does the same again and again, until it is stopped.
 struct Repeated(thread::JoinHandle<()>, mpsc::Sender<()>);
 
 impl Repeated {
-    fn start(name: &str, mut work: impl FnMut() + Send + 'static) -> std::io::Result<Self> {
+    /// A mistake in `work` costs what it did this time: it is noted, and done again.
+    fn start(
+        name: &'static str,
+        service: &Arc<Service>,
+        mut work: impl FnMut(&Service) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
+        let service = service.clone();
         let repeat = move || {
             sys::set_io_flusher();
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
-                work();
+                if let Err(why) = catch_unwind(AssertUnwindSafe(|| work(&service))) {
+                    let text = why.downcast_ref::<String>().map(String::as_str);
+                    service.note_mistake(name, text.or(why.downcast_ref::<&str>().copied()).unwrap_or("unknown"));
+                }
             }
         };
         Ok(Self(thread::Builder::new().name(name.into()).spawn(repeat)?, stop))
@@ -145,6 +183,8 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let log = Arc::new(log.at(format!("log file {}", plan.log.as_deref().unwrap_or(Path::new("")).display()))?);
     // Before any thread, so that all of them leave signals to the one that waits.
     sys::block_ending_signals().at("signals")?;
+    sys::ignore_stray_signals();
+    let file_bytes_max = sys::raise_file_size_limit().at("the limit on the length of files")?;
     sys::set_io_flusher();
     spare_from_memory_shortage();
 
@@ -170,6 +210,9 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     }
     let named = members::split(&plan.device);
     let mut members = members::open(&named, |path| open_device(path, mode, "; mount it with -o ro"))?;
+    if !read_only {
+        members.paths.iter().try_for_each(|path| can_be_written(path, file_bytes_max))?;
+    }
     let left_out = if core.degraded { members.leave_out_misfits(&named) } else { Vec::new() };
     if let Some(allowed) = limited {
         let [allowed, index, content] = [allowed, core.cache_bytes as u64, core.dirty_bytes_max as u64].map(show_bytes);
@@ -195,28 +238,17 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
             Arc::new(move |request, parts: &mut control::Parts<'_>| handler.answer(request, parts)),
             log.clone(),
         );
-        server.at("control socket").map(|server| (server, shown))
+        let server = server.at("control socket")?;
+        let threads = Threads::start(&service, &server).at("a thread")?;
+        Ok((server, threads, shown))
     });
-    let (server, shown) = match started {
+    let (server, threads, shown) = match started {
         Ok(started) => started,
         Err(fail) => {
             service.stop_all();
             return Err(service.close().err().unwrap_or(fail));
         }
     };
-    let ticker = start_ticking(&service).at("a thread")?;
-    // A tick may be long at other work.
-    let committing = service.clone();
-    let committer = Repeated::start("nenrin-commit", move || committing.commit_due()).at("a thread")?;
-    // It may wait for a device that does not answer.
-    let judging = service.clone();
-    let judge = Repeated::start("nenrin-judge", move || judging.judge()).at("a thread")?;
-    let beater = start_beating(&service).at("a thread")?;
-    let signals = service.clone();
-    let waiter = move || loop {
-        signals.send(Event::Signal(sys::wait_for_ending_signal()));
-    };
-    thread::Builder::new().name("nenrin-signal".into()).spawn(waiter).at("a thread")?;
 
     let (place, directory) = (plan.device.display(), plan.directory.display());
     log.line(&match &shown {
@@ -231,7 +263,19 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         }
         let _ = detach(plan.log.as_deref());
     }
-    Ok(Running { service, events, server, ticker, committer, judge, beater })
+    Ok(Running { service, events, server, threads })
+}
+
+/// What lies behind a limit on the length of files could not be written, and the volume would stop there.
+fn can_be_written(path: &Path, file_bytes_max: u64) -> Result<(), Fail> {
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_file() && meta.len() > file_bytes_max => {
+            let limit = show_bytes(file_bytes_max);
+            let text = format!("is longer than files may be here ({limit}); raise that (ulimit -f unlimited), or mount it with -o ro");
+            Err(Fail::at(path.display(), text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Lets go of the caller's terminal and directory.
@@ -349,13 +393,13 @@ fn session_options(o: &Options) -> SessionOptions {
     SessionOptions { cache: o.cache, way: o.way, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
-fn start_ticking(service: &Arc<Service>) -> std::io::Result<Repeated> {
-    let service = service.clone();
+fn start_ticking(service: &Arc<Service>, presence: Presence) -> std::io::Result<Repeated> {
     let mut count = 0;
-    Repeated::start("nenrin-tick", move || {
-        service.tick();
+    Repeated::start("nenrin-tick", service, move |service| {
         count += 1;
+        service.tick();
         if count % TICKS_PER_WATCH == 0 {
+            presence.keep();
             service.watch();
             service.note_damage();
             service.note_let_go();
@@ -363,15 +407,6 @@ fn start_ticking(service: &Arc<Service>) -> std::io::Result<Repeated> {
             service.cut_in_background();
         }
     })
-}
-
-/// A thread that does nothing but show other hosts that this one has the volume: a tick may take its time.
-fn start_beating(service: &Arc<Service>) -> std::io::Result<Option<Repeated>> {
-    if service.fs().is_ok_and(|fs| fs.mmp().is_none()) {
-        return Ok(None);
-    }
-    let service = service.clone();
-    Repeated::start("nenrin-mmp", move || service.beat()).map(Some)
 }
 
 impl Running {
@@ -395,12 +430,13 @@ impl Running {
             }
         }
         self.server.retire();
-        self.ticker.stop();
-        self.committer.stop();
+        let Threads { ticker, committer, judge, beater } = self.threads;
+        ticker.stop();
+        committer.stop();
         let closed = self.service.close();
         // Until then: closing may take its time, and wait for a device.
-        self.judge.stop();
-        if let Some(beater) = self.beater {
+        judge.stop();
+        if let Some(beater) = beater {
             beater.stop();
         }
         // Those who asked for the unmount are answered before this process ends.

@@ -3,6 +3,7 @@
 
 use super::devices::Cut;
 use super::log::Log;
+use super::steps::Run;
 use super::watch::Watch;
 use crate::control::{
     Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, JoinData, MountData, Parts, PastMount,
@@ -22,12 +23,6 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Most that one request for scrubbing reads, so that leaving never waits long for it.
-const SCRUB_STEP_BYTES_MAX: u64 = 64 << 20;
-
-/// Most that one request for cleaning moves.
-const CLEAN_STEP_BYTES_MAX: u64 = 64 << 20;
 
 /// Most that one request for wiping reads and writes.
 const FORGET_STEP_BYTES_MAX: u64 = 64 << 20;
@@ -100,6 +95,8 @@ pub(super) struct State {
     damage_logged: usize,
     /// What the last scrub found that is left.
     scrubbed: Option<String>,
+    /// What went wrong in the background, of which there can only be a few.
+    mistakes: BTreeSet<String>,
     /// What had been done when it was last looked at.
     counters: Counters,
     /// When it was last logged that checkpoints rest.
@@ -133,8 +130,8 @@ pub struct Service {
     /// The volume until it is closed, also while that takes its time.
     judged: Mutex<Weak<Fs>>,
     events: Mutex<Sender<Event>>,
-    scrub: Mutex<Option<Scrub>>,
-    clean: Mutex<Option<Clean>>,
+    pub(super) scrub: Mutex<Run<Scrub>>,
+    pub(super) clean: Mutex<Run<Clean>>,
     /// What was to be forgotten when that was asked about last.
     forget: Mutex<Option<Planned>>,
     /// What is asked for by [`Request::Lasting`].
@@ -157,6 +154,7 @@ impl Service {
             logged: None,
             damage_logged: 0,
             scrubbed: None,
+            mistakes: BTreeSet::new(),
             counters: Counters::default(),
             rest_logged: None,
             slow: Vec::new(),
@@ -373,6 +371,20 @@ impl Service {
         }
     }
 
+    /// Notes what the last scrub found, if anything.
+    pub(super) fn note_scrubbed(&self, found: Option<String>) {
+        self.lock().scrubbed = found;
+    }
+
+    /// Notes that work in the background stopped at a mistake of this program. It goes on; what it did not do this time it may never do.
+    pub(super) fn note_mistake(&self, thread: &str, what: &str) {
+        let text = format!("a mistake of this program, in {thread}: {what}; unmount and mount again, and report it");
+        let is_new = self.lock().mistakes.insert(text.clone());
+        if is_new {
+            self.log.line(&text);
+        }
+    }
+
     /// Notes what is wrong with the image; a new problem is logged.
     fn note_problem(&self, problem: Option<String>) {
         let mut state = self.lock();
@@ -472,13 +484,13 @@ impl Service {
                 Ok(Answer::of(fs.retention()))
             }
             Request::Segments => Ok(Answer::of(report::segments(&*self.fs()?, &mut |some| parts.send(&some))?)),
-            Request::Scrub { begin, bytes } => self.scrub(begin, bytes),
+            Request::Scrub { begin, run, bytes } => self.scrub(begin, run, bytes),
             Request::CleanEstimate => {
                 let fs = self.fs()?;
                 let order = fs.order_estimate().map_err(plain)?;
                 Ok(Answer::of(report::clean_estimate(&fs.clean_estimate(), &order, segment_blocks(&fs))))
             }
-            Request::Clean { begin, bytes } => self.clean(begin, bytes),
+            Request::Clean { begin, run, bytes } => self.clean(begin, run, bytes),
             Request::ForgetPlan { path } => self.forget_plan(path),
             Request::Forget { path } => self.forget(&path),
             Request::ForgetStep { bytes } => {
@@ -490,6 +502,7 @@ impl Service {
             Request::ReplaceCancel => self.stop_replacing(),
             Request::JoinStatus => self.join_data(),
             Request::DeviceAdd { device, uuid } => self.device_add(&device, uuid),
+            Request::DeviceForgive { device } => self.device_forgive(&device),
             Request::DeviceRemove { device, keep } => self.device_remove(&device, keep),
             Request::Resize { device, bytes } => self.resize(device.as_deref(), bytes),
             Request::LayingStep { bytes } => self.lay(bytes),
@@ -498,48 +511,6 @@ impl Service {
             Request::Left { device } => self.left(&device),
             Request::Failure => Ok(Answer::of(report::why_read_only(&*self.fs()?))),
         }
-    }
-
-    /// One scrub at a time: who begins anew takes over.
-    fn scrub(&self, begin: bool, bytes: u64) -> Result<Answer, Fail> {
-        let fs = self.fs()?;
-        let mut current = self.scrub.lock().unwrap_or_else(PoisonError::into_inner);
-        if begin {
-            *current = Some(fs.scrub());
-        }
-        let scrub = current.as_mut().ok_or_else(|| Fail::new("no scrub was begun"))?;
-        fs.scrub_step(scrub, bytes.min(SCRUB_STEP_BYTES_MAX)).map_err(plain)?;
-        let data = report::scrub(scrub);
-        if data.done {
-            *current = None;
-            self.lock().scrubbed = report::scrub_problem(&data, clock::now());
-            if !data.has_losses {
-                fs.damage_is_gone();
-            }
-            if data.copies_damaged > 0 || data.has_losses {
-                let (damaged, mended, lost) = (data.copies_damaged, data.copies_mended, data.extents_damaged);
-                self.log
-                    .line(&format!("scrub: {damaged} copies damaged, {mended} mended, {lost} pieces of content lost"));
-            }
-        }
-        Ok(Answer::of(data))
-    }
-
-    /// One cleaning at a time: who begins anew takes over.
-    fn clean(&self, begin: bool, bytes: u64) -> Result<Answer, Fail> {
-        let fs = self.fs()?;
-        let mut current = self.clean.lock().unwrap_or_else(PoisonError::into_inner);
-        if begin {
-            *current = Some(fs.clean());
-        }
-        let clean = current.as_mut().ok_or_else(|| Fail::new("no cleaning was begun"))?;
-        let blocks = bytes.min(CLEAN_STEP_BYTES_MAX).div_ceil(nenrin_format::BLOCK_BYTES as u64);
-        fs.clean_step(clean, blocks).map_err(plain)?;
-        let data = report::clean(clean, segment_blocks(&fs));
-        if data.done {
-            *current = None;
-        }
-        Ok(Answer::of(data))
     }
 
     /// What a path stands for is noted, since its names go before it is forgotten.
@@ -609,7 +580,7 @@ impl Service {
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
         let state = self.lock();
-        info.problems.extend(state.problem.iter().chain(&state.scrubbed).cloned());
+        info.problems.extend(state.problem.iter().chain(&state.scrubbed).chain(&state.mistakes).cloned());
         drop(state);
         Ok(info)
     }
@@ -691,7 +662,7 @@ impl Service {
     }
 }
 
-fn segment_blocks(fs: &Fs) -> u64 {
+pub(super) fn segment_blocks(fs: &Fs) -> u64 {
     u64::from(fs.superblock().segment_blocks)
 }
 
@@ -712,7 +683,7 @@ fn data(m: &Mounted, listed: Option<&[Mount]>) -> MountData {
     }
 }
 
-fn plain(e: nenrin_core::Error) -> Fail {
+pub(super) fn plain(e: nenrin_core::Error) -> Fail {
     Fail::new(e.to_string())
 }
 

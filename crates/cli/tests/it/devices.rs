@@ -141,7 +141,42 @@ fn the_list_of_devices() {
     assert_eq!((list[0]["state"].as_str(), list[1]["state"].as_str()), (Some("active"), Some("absent")));
     nenrin(["device", "add", &place.text("a"), "c"]).fails(1, &["not mounted", "mount it first"]);
     nenrin(["device", "replace", &place.text("a"), "b", "c"]).fails(1, &["not mounted"]);
-    nenrin(["device"]).fails(2, &["list, add, remove or replace is needed"]);
+    nenrin(["device"]).fails(2, &["list, add, remove, replace or forgive is needed"]);
+}
+
+/// Which device of a mirror rots is told until somebody says that it is dealt with.
+#[test]
+fn what_a_device_did_wrong_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    volume(&place, "mirror", &["a", "b"]);
+    mount(&place, &["a", "b"], "checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    fs::write(place.path("mnt/f"), vec![0xa7; 1 << 20]).unwrap();
+    place.umount().ok();
+    let image = fs::read(place.path("b")).unwrap();
+    let at = image.windows(4096).step_by(4096).position(|b| b.iter().all(|x| *x == 0xa7)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(place.path("b")).unwrap();
+    file.write_all_at(b"x", at as u64 * 4096 + 17).unwrap();
+    mount(&place, &["a", "b"], "checkpoint=0").ok();
+    nenrin(["scrub", &mnt]).ok();
+    for _ in 0..2 {
+        let list = nenrin(["device", "list", "--json", &mnt]).json();
+        let wrong = [0, 1].map(|i| list[i]["wrong_blocks"].as_u64());
+        assert_eq!(wrong, [Some(0), Some(1)], "{list}");
+        let info = nenrin(["info", &mnt]).ok();
+        assert!(info.contains("device 2 had 1 wrong block since") && info.contains("nenrin device forgive 2"), "{info}");
+        place.umount().ok();
+        mount(&place, &["a", "b"], "checkpoint=0").ok();
+    }
+    nenrin(["device", "forgive", &mnt, "7"]).fails(1, &["no device of this volume"]);
+    assert!(nenrin(["device", "forgive", &mnt, "2"]).ok().contains("device 2"));
+    place.umount().ok();
+    mount(&place, &["a", "b"], "checkpoint=0").ok();
+    assert_eq!(nenrin(["device", "list", "--json", &mnt]).json()[1]["wrong_blocks"], 0);
+    assert!(!nenrin(["info", &mnt]).ok().contains("wrong block"));
 }
 
 /// What boot asks of the devices in fstab.

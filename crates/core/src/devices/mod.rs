@@ -41,8 +41,8 @@ use crate::Clock;
 use crate::breaks::{Break, broken};
 use layout::Place;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
-use nenrin_format::superblock::{self, Superblock};
-use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
+use nenrin_format::superblock::{self, Superblock, Trouble};
+use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo, Time};
 use roster::{Roster, UnderWay};
 use rows::Rows;
 use slow::{Gauge, Sent};
@@ -88,8 +88,12 @@ pub struct DeviceHealth {
     /// The first write or flush that it failed while no other device had all that it has: the volume is read-only, unless nothing
     /// depended on it.
     pub failed: Option<String>,
-    /// Reads that it failed since the volume was opened.
+    /// Reads that it failed while it was a member, as far as roots tell.
     pub read_errors: u64,
+    /// Blocks that it gave otherwise than they were written, and that others had right, likewise.
+    pub wrong_blocks: u64,
+    /// Writes and flushes that it failed, likewise.
+    pub write_errors: u64,
     /// Since when it is slow: what is new goes to other devices, while there is room.
     pub slow_since: Option<Time>,
 }
@@ -106,7 +110,10 @@ struct Member {
     /// The same for root slots.
     roots_completed: AtomicU64,
     roots_covered: AtomicU64,
+    /// What it has done wrong while it was a member.
     read_errors: AtomicU64,
+    wrong_blocks: AtomicU64,
+    write_errors: AtomicU64,
     /// That of who reads block by block what it does not give as a whole.
     patience: requests::Patience,
     /// Reads that are under way.
@@ -130,11 +137,28 @@ impl Member {
             roots_completed: AtomicU64::new(0),
             roots_covered: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
+            wrong_blocks: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
             patience: requests::Patience::default(),
             reading: Arc::default(),
             gauge: Gauge::default(),
             watch,
         })
+    }
+    /// What roots say of it.
+    fn trouble(&self) -> Trouble {
+        let told = |n: &AtomicU64| u16::try_from(n.load(SeqCst)).unwrap_or(u16::MAX);
+        Trouble {
+            unread: told(&self.read_errors),
+            wrong: told(&self.wrong_blocks),
+            failed: told(&self.write_errors),
+        }
+    }
+    /// From what roots say of it, or nothing.
+    fn set_trouble(&self, trouble: Trouble) {
+        self.read_errors.store(trouble.unread.into(), SeqCst);
+        self.wrong_blocks.store(trouble.wrong.into(), SeqCst);
+        self.write_errors.store(trouble.failed.into(), SeqCst);
     }
     fn is(&self, standing: u8) -> bool {
         self.standing.load(SeqCst) == standing
@@ -308,6 +332,7 @@ impl Devices {
             Member::new(i as u16, d, standing)
         };
         let members: Vec<Arc<Member>> = devices.into_iter().enumerate().map(member).collect();
+        members.iter().zip(&superblock.troubles).for_each(|(m, trouble)| m.set_trouble(*trouble));
         let layout = Layout::new(superblock.segment_blocks, superblock.bands.clone());
         let unmarked = behind || members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
         let roster = Roster::new(layout, members, superblock.members(), Rows::new(superblock.uuid));
@@ -348,11 +373,39 @@ impl Devices {
             why: shown.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
             failed: shown.failed.iter().find(|(i, _)| *i == m.index && m.is_active()).map(|(_, what)| what.clone()),
             read_errors: m.read_errors.load(SeqCst),
+            wrong_blocks: m.wrong_blocks.load(SeqCst),
+            write_errors: m.write_errors.load(SeqCst),
             slow_since: m.gauge.slow_since().filter(|_| m.is_active()),
         };
         let roster = self.roster();
         let all = roster.members.iter().zip(&shown.devices);
         all.filter(|(_, entry)| !entry.removed).map(one).collect()
+    }
+
+    /// What was read of these blocks is not what they hold: counts that for the devices that gave it. `avoided`: where the other of two
+    /// copies was read.
+    pub fn note_wrong(&self, addr: Addr, read: &[u8], right: &[u8], avoided: Option<u16>) {
+        let roster = self.roster();
+        let blocks = (right.len() / BLOCK_BYTES) as u32;
+        roster.layout.each_piece(addr, blocks, |from, count, places| {
+            let mut there = places.iter().filter(|p| roster.is_active(p.device) && Some(p.device) != avoided);
+            // Which of two gave it nobody knows.
+            let (Some(one), None) = (there.next(), there.next()) else { return };
+            let of = |bytes: &[u8], block: u32| {
+                let at = block as usize * BLOCK_BYTES;
+                bytes.get(at..at + BLOCK_BYTES).map(<[u8]>::to_vec)
+            };
+            let wrong = (from..from + count).filter(|b| of(read, *b) != of(right, *b)).count();
+            if let Some(member) = roster.member(one.device) {
+                member.wrong_blocks.fetch_add(wrong as u64, SeqCst);
+            }
+        });
+    }
+
+    /// What a device has done wrong is forgotten, with the next root for good. Whether there is such a member.
+    pub fn forgive(&self, index: u16) -> bool {
+        let member = self.roster().members.get(usize::from(index)).cloned();
+        member.inspect(|m| m.set_trouble(Trouble::default())).is_some()
     }
 
     /// Flushes the devices to which something was written since their last flush.
@@ -413,6 +466,7 @@ impl Devices {
     /// # Errors
     /// The error itself, when something is on no other device.
     fn lose(&self, member: &Arc<Member>, error: DeviceError) -> Result<(), DeviceError> {
+        member.write_errors.fetch_add(1, SeqCst);
         let mut table = self.table();
         if let Some(e) = &table.broken {
             return Err(e.clone());
@@ -501,6 +555,10 @@ impl Devices {
             superblock.devices.clone_from(&last.devices);
         }
         is_writable(&superblock)?;
+        if !broken(Break::TroubleUntold) {
+            let members = &self.roster().members;
+            members.iter().zip(&mut superblock.troubles).for_each(|(m, told)| *told = m.trouble());
+        }
         table.superblock = Some(superblock.clone());
         // Under the lock of the table: who joins meanwhile takes its place before or after.
         let roster = self.roster();

@@ -21,6 +21,7 @@ pub(super) fn superblock() -> Superblock {
         clean: false,
         hash_key: [0; 16],
         mount_id: 1,
+        troubles: Default::default(),
         made_at: Time(0),
         written_at: Time(0),
         mounted_nanos: 0,

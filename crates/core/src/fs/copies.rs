@@ -82,6 +82,21 @@ impl Fs {
         (0..DEVICES_MAX as u16).filter(|i| slow.has(*i)).collect()
     }
 
+    /// What a member has done wrong until now is forgotten, durably. Whether there is such a member.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; what keeps roots from being written.
+    pub fn device_forgive(&self, index: u16) -> Result<bool> {
+        if self.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let is_there = self.storage.forgive(index);
+        if is_there {
+            self.index_checkpoint(false)?;
+        }
+        Ok(is_there)
+    }
+
     /// The members of the volume and how they are.
     #[must_use]
     pub fn health(&self) -> Vec<DeviceHealth> {

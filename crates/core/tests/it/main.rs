@@ -59,6 +59,7 @@ mod steady;
 mod still;
 mod submit;
 mod summaries;
+mod trouble;
 mod under_way;
 mod unreadable;
 mod versions;

@@ -101,6 +101,12 @@ fn caller(head: &InHeader) -> Caller {
     Caller { uid: head.uid, gid: head.gid, pid: head.pid }
 }
 
+/// What tells an inode from others that had its number.
+fn birth(btime: Time) -> u32 {
+    let nanos = btime.0 as u64;
+    (nanos >> 32) as u32 ^ nanos as u32
+}
+
 fn checked_name(name: &[u8]) -> Result<&[u8]> {
     if name.len() > NAME_BYTES_MAX { Err(Errno(libc::ENAMETOOLONG)) } else { Ok(name) }
 }
@@ -305,8 +311,11 @@ impl Server {
     fn entry(&self, attr: &Attr) -> EntryOut {
         let generation = match Node::of(attr.ino.0) {
             Node::Past(view, _) => self.views.generation(view),
-            // Inode numbers are never reused, so one is enough.
-            _ => 0,
+            // The kernel knows the root without asking.
+            Node::Own(Ino::ROOT) => 0,
+            // Numbers are not reused, but for those of what a crash took before it was committed: who has a file handle of that must not
+            // find what got the number since.
+            _ => birth(attr.btime),
         };
         reply::entry(attr, generation, self.valid(attr.ino.0))
     }

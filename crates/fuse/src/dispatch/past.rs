@@ -25,6 +25,11 @@ pub(super) fn now() -> Time {
     Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
+/// The permissions of an inode of the past: no file runs as another user.
+fn permissions(then: &Attr) -> u32 {
+    then.mode & if then.kind() == FileKind::Regular { 0o1777 } else { 0o7777 }
+}
+
 /// Where the library has what a node id stands for.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
@@ -147,9 +152,7 @@ impl Server {
     /// of then and now.
     pub(super) fn seen(&self, place: Place, mut attr: Attr) -> Result<Attr> {
         let Some(view) = place.view else { return Ok(self.told(attr)) };
-        if attr.kind() == FileKind::Regular {
-            attr.mode &= !0o6000;
-        }
+        attr.mode = attr.mode & !0o7777 | permissions(&attr);
         if let Some((at, now)) = self.newest(place.at, attr.ino)? {
             let same_acl = self.has_same_acl((place.at, &attr), (at, &now))?;
             attr.mode = past::mode_of_both(&attr, &now, same_acl);
@@ -220,6 +223,31 @@ impl Server {
         let cno = self.views.cno(view).ok_or(Errno(libc::ESTALE))?;
         let states = self.behaviour.past.as_ref().ok_or(unknown)?;
         states.told(cno).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// The permissions that an inode had in a state, without bits that the past does not show.
+    pub(super) fn mode_then(&self, head: &InHeader) -> Result<Vec<u8>> {
+        let (_, then) = self.then_for(head)?;
+        Ok(format!("{:o}", permissions(&then)).into_bytes())
+    }
+
+    /// The access list that it had.
+    pub(super) fn acl_then(&self, head: &InHeader) -> Result<Vec<u8>> {
+        let (place, _) = self.then_for(head)?;
+        Ok(self.volume.getxattr(place.at, place.ino, acl::ACCESS)?)
+    }
+
+    /// An inode as it was, for who may know: `EACCES` for others, to whom less is shown.
+    fn then_for(&self, head: &InHeader) -> Result<(Place, Attr)> {
+        let Node::Past(..) = Node::of(head.nodeid) else { return Err(Errno(libc::EOPNOTSUPP)) };
+        let place = self.place(head.nodeid)?;
+        let then = self.volume.getattr(place.at, place.ino)?;
+        let caller = super::caller(head);
+        let may = caller.uid == crate::sys::user().0 || {
+            let now = self.newest(place.at, place.ino)?;
+            caller.owns(&then) && now.is_none_or(|(_, now)| caller.owns(&now))
+        };
+        if may { Ok((place, then)) } else { Err(Errno(libc::EACCES)) }
     }
 
     /// An extended attribute of a node.

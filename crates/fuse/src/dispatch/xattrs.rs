@@ -141,9 +141,12 @@ impl Server {
     }
 
     pub(super) fn getxattr(&self, head: &InHeader, name: &[u8], bytes: u32, reply: Reply) {
-        let value = match name == past::STATE.as_bytes() {
-            true => self.state_told(head.nodeid),
-            false => self.check_xattr(head, name, false).and_then(|()| self.shown_xattr(head.nodeid, name)),
+        let is = |told: &str| name == told.as_bytes();
+        let value = match () {
+            () if is(past::STATE) => self.state_told(head.nodeid),
+            () if is(past::MODE_THEN) => self.mode_then(head),
+            () if is(past::ACL_THEN) => self.acl_then(head),
+            () => self.check_xattr(head, name, false).and_then(|()| self.shown_xattr(head.nodeid, name)),
         };
         answer_sized(reply, value, bytes);
     }

@@ -8,7 +8,7 @@ use crate::{device, mounts, signature, sys};
 use nenrin_device::OpenMode;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -42,10 +42,9 @@ impl Site {
         destroy: bool,
     ) -> Result<Self, Fail> {
         let work = match keep {
-            Some(dir) => dir.to_owned(),
-            None => std::env::temp_dir().join(format!("nenrin-compare-{}", std::process::id())),
+            Some(dir) => fs::create_dir_all(dir).map(|()| dir.to_owned()).at(dir.display())?,
+            None => private_directory(&std::env::temp_dir())?,
         };
-        fs::create_dir_all(&work).at(work.display())?;
         let work = device::absolute(&work);
         let mount = work.join("mnt");
         fs::create_dir_all(&mount).at(mount.display())?;
@@ -119,6 +118,14 @@ impl Drop for Site {
             let _ = fs::remove_dir_all(&self.work);
         }
     }
+}
+
+/// A new directory that nobody else can enter, or had a hand in: what is made in it is overwritten, attached and mounted by its path.
+fn private_directory(within: &Path) -> Result<PathBuf, Fail> {
+    let name = u128::from_le_bytes(sys::random().at("/dev/urandom")?);
+    let path = within.join(format!("nenrin-compare-{name:032x}"));
+    fs::DirBuilder::new().mode(0o700).create(&path).at(path.display())?;
+    Ok(path)
 }
 
 /// Refuses what is in use, and what holds anything unless that may go.

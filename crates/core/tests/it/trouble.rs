@@ -1,0 +1,85 @@
+//! What a device did wrong is known after the mount in which others stood in for it.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::devices::{World, read, write};
+use nenrin_core::format::BLOCK_BYTES;
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::{AlignedBuf, Fs, MountOptions};
+use nenrin_device::BlockDevice;
+use std::sync::Arc;
+
+const BYTES: usize = 1 << 20;
+const ROTTEN_BLOCKS: usize = 3;
+
+/// Content of which no block is like another.
+fn content() -> Vec<u8> {
+    (0..BYTES as u64 / 8).flat_map(|i| (i ^ 7 << 40).to_le_bytes()).collect()
+}
+
+/// Makes some blocks with content of a device rot.
+fn rot(w: &World, device: usize) {
+    let member = &w.members[device];
+    let (there, content) = (member.read(0, 48 << 20).unwrap(), content());
+    let blocks: std::collections::HashSet<&[u8]> = content.chunks_exact(BLOCK_BYTES).collect();
+    let own = there.chunks_exact(BLOCK_BYTES).enumerate().filter(|(_, b)| blocks.contains(b));
+    let some: Vec<usize> = own.map(|(i, _)| i).step_by(20).take(ROTTEN_BLOCKS).collect();
+    assert_eq!(some.len(), ROTTEN_BLOCKS);
+    for i in some {
+        let mut wrong = there[i * BLOCK_BYTES..(i + 1) * BLOCK_BYTES].to_vec();
+        wrong[BLOCK_BYTES / 2] ^= 0x55;
+        member.write((i * BLOCK_BYTES) as u64, Arc::new(AlignedBuf::padded(&wrong))).unwrap();
+    }
+}
+
+fn scrub(fs: &Fs) {
+    let mut scrub = fs.scrub();
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+    }
+}
+
+/// Blocks that each device gave wrong.
+fn wrong(fs: &Fs) -> Vec<u64> {
+    fs.health().iter().map(|d| d.wrong_blocks).collect()
+}
+
+fn is_told(profile: Profile, width: usize) {
+    let w = World::new(profile, &vec![48; width]);
+    let all: Vec<usize> = (0..width).collect();
+    let fs = w.open(&all, MountOptions::default()).unwrap();
+    write(&fs, "f", &content());
+    fs.close().unwrap();
+    rot(&w, 1);
+    let fs = w.open(&all, MountOptions::default()).unwrap();
+    assert_eq!(wrong(&fs), vec![0; width]);
+    scrub(&fs);
+    let mut told = vec![0; width];
+    told[1] = ROTTEN_BLOCKS as u64;
+    assert_eq!(wrong(&fs), told, "{profile:?}: counted while it is mended");
+    assert_eq!(read(&fs, "f", BYTES).unwrap(), content());
+    fs.close().unwrap();
+    let fs = w.open(&all, MountOptions::default()).unwrap();
+    assert_eq!(wrong(&fs), told, "{profile:?}: the next mount knows");
+    scrub(&fs);
+    assert_eq!(wrong(&fs), told, "{profile:?}: once mended it is not wrong again");
+    assert!(fs.device_forgive(1).unwrap() && !fs.device_forgive(9).unwrap());
+    fs.close().unwrap();
+    let fs = w.open(&all, MountOptions::default()).unwrap();
+    assert_eq!(wrong(&fs), vec![0; width], "{profile:?}: forgiven for good");
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_a_device_did_wrong_is_told_by_the_next_mount() {
+    for (profile, width) in [(Profile::Mirror, 2), (Profile::Mirror, 3), (Profile::Parity, 3)] {
+        is_told(profile, width);
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the next mount knows")]
+fn trouble_that_is_not_told_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::TroubleUntold, || is_told(Profile::Mirror, 2));
+}
