@@ -351,7 +351,8 @@ fn troubles(fs: &Fs) -> Vec<String> {
             (d.wrong_blocks, "wrong block", "wrong blocks"),
             (d.write_errors, "failed write", "failed writes"),
         ];
-        let told: Vec<_> = all.iter().filter(|t| t.0 > 0).map(|t| format!("{} {}", t.0, if t.0 == 1 { t.1 } else { t.2 })).collect();
+        let told: Vec<_> =
+            all.iter().filter(|t| t.0 > 0).map(|t| format!("{} {}", t.0, if t.0 == 1 { t.1 } else { t.2 })).collect();
         let number = d.index + 1;
         let then = format!("nenrin device replace if it goes on, nenrin device forgive {number} to count anew");
         (!told.is_empty()).then(|| format!("device {number} had {} since it is a member; {then}", told.join(", ")))

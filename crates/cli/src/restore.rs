@@ -22,13 +22,11 @@ use crate::less::{self, Shown};
 use crate::{mounts, output, remove};
 use attributes::{Xattr, mode_then, set_xattrs, xattrs_of};
 use reading::Reading;
-use rustix::fs::{
-    self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
-};
+use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -215,7 +213,14 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
                 });
             }
             let rest = |why: io::Error| Rest { path: place.shown(), has_replaced, why: why.to_string() };
-            Ok(Restored { copied, left_out, rest: place.tidy().err().map(rest), beyond, beyond_count, keeper: keeper.get() })
+            Ok(Restored {
+                copied,
+                left_out,
+                rest: place.tidy().err().map(rest),
+                beyond,
+                beyond_count,
+                keeper: keeper.get(),
+            })
         }
         Err(Stop::Before(e)) => {
             // What was copied in vain goes, whatever else is wrong.
@@ -553,7 +558,8 @@ impl Work<'_> {
         let is_made = if meta.is_dir() { self.directory(from, to)? } else { self.file(from, to, &meta)? };
         if is_made {
             self.copied.permissions_lost += u64::from(mode.is_none());
-            self.attributes(to, &meta, mode.unwrap_or(meta.mode()), &xattrs)?;
+            // Of writing a state shows what was granted then.
+            self.attributes(to, &meta, mode.unwrap_or(meta.mode() & !0o022), &xattrs)?;
             if meta.is_dir() {
                 self.copied.directories += 1;
             } else {

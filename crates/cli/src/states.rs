@@ -6,7 +6,7 @@ use crate::error::Fail;
 use crate::fuller::Fuller;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
-use crate::when;
+use crate::{report, when};
 use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState};
 use nenrin_format::Cno;
 use std::ops::ControlFlow;
@@ -46,7 +46,7 @@ pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
     };
     match fs.history(&parts(path)) {
         Ok(states) => Ok(states.iter().map(|s| state(s, &checkpoints, until(s))).collect()),
-        Err(Error::NotFound) => Err(never(path, &checkpoints)),
+        Err(Error::NotFound) => Err(never(fs, path, &checkpoints)),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
 }
@@ -93,7 +93,7 @@ pub fn gone(
     });
     match told {
         Ok(()) => sent.map(|()| ready),
-        Err(Error::NotFound) => Err(never(path, &checkpoints)),
+        Err(Error::NotFound) => Err(never(fs, path, &checkpoints)),
         Err(Error::NotDirectory) => Err(Fail::at(path.display(), NO_DIRECTORY)),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
@@ -130,8 +130,9 @@ pub fn parts(path: &Path) -> Vec<&[u8]> {
 }
 
 /// Nothing is known of a path.
-pub fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
-    Fail::at(path.display(), unheard_of(checkpoints))
+pub fn never(fs: &Fs, path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
+    let rests = report::resting(fs).map_or_else(String::new, |why| format!("; {why}"));
+    Fail::at(path.display(), unheard_of(checkpoints) + &rests)
 }
 
 /// That nothing is known of a name, and how far back anything is.

@@ -683,7 +683,11 @@ impl Superblock {
                     target_blocks: e.target_blocks.get(),
                 })
                 .collect(),
-            troubles: d.troubles.map(|t| Trouble { unread: t.unread.get(), wrong: t.wrong.get(), failed: t.failed.get() }),
+            troubles: d.troubles.map(|t| Trouble {
+                unread: t.unread.get(),
+                wrong: t.wrong.get(),
+                failed: t.failed.get(),
+            }),
             bands: decode_bands(&d.bands, count, segment_blocks)?,
         };
         this.validate()?;

@@ -181,14 +181,19 @@ fn a_handle_of_what_a_crash_took_leads_to_no_other_file() {
     let fs = world.open();
     let Some(mounted) = mount(fs.clone(), At::Live, |_, _| {}) else { return };
     fs::write(mounted.join("lost"), "lost").unwrap();
-    let (number, handle) = (fs::metadata(mounted.join("lost")).unwrap().ino(), raw::handle(&mounted.join("lost")).unwrap());
+    let (number, handle) =
+        (fs::metadata(mounted.join("lost")).unwrap().ino(), raw::handle(&mounted.join("lost")).unwrap());
     mounted.end();
     drop(fs);
     world.devices[0].write(0, Arc::new(before)).unwrap();
     let fs = world.open();
     let Some(mounted) = mount(fs.clone(), At::Live, |_, _| {}) else { return };
     fs::write(mounted.join("new"), "new").unwrap();
-    assert_eq!(fs::metadata(mounted.join("new")).unwrap().ino(), number, "else there is nothing to be taken for the other");
+    assert_eq!(
+        fs::metadata(mounted.join("new")).unwrap().ino(),
+        number,
+        "else there is nothing to be taken for the other"
+    );
     let open = |handle| raw::open_handle(&File::open(mounted.root()).unwrap(), handle);
     assert_eq!(errno(open(&handle)), libc::ESTALE);
     let own = raw::handle(&mounted.join("new")).unwrap();

@@ -2,9 +2,10 @@
 
 use crate::command::{Command, arguments};
 use crate::control::{CleanData, CleanEstimateData, Client, Request};
-use crate::error::{Fail, Outcome};
+use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::show_bytes;
+use crate::sys;
 use crate::target::Target;
 use std::path::Path;
 

@@ -233,9 +233,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         shown: &|| shown_by_states(&mut teller.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
-    let Restored { copied, left_out, rest, beyond, beyond_count, keeper } = restore::copy(&from, dest, force, &mut calls)
-        .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
-        .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
+    let Restored { copied, left_out, rest, beyond, beyond_count, keeper } =
+        restore::copy(&from, dest, force, &mut calls)
+            .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
+            .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
     let shown = |p: &Path| match p.strip_prefix(&from) {
         Ok(below) if below.as_os_str().is_empty() => path.to_string_lossy().into_owned(),

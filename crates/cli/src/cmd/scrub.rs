@@ -1,12 +1,12 @@
 //! `nenrin scrub`.
 
 use crate::command::{Command, arguments, text_value};
-use crate::control::{Client, Request, ScrubData};
-use crate::error::{Fail, Outcome};
+use crate::control::{Request, ScrubData};
+use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress, printable};
-use crate::report;
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
+use crate::{report, sys};
 use nenrin_core::{Fs, Scrub};
 use std::path::Path;
 use std::thread;

@@ -10,8 +10,8 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -145,7 +145,10 @@ impl Presence {
             return;
         }
         let Ok(anew) = directory().and_then(|directory| place.listen(&directory)) else { return };
-        place.log.line(&format!("commands reach this process at {}, since its socket was removed", anew.name.path.display()));
+        place.log.line(&format!(
+            "commands reach this process at {}, since its socket was removed",
+            anew.name.path.display()
+        ));
         sys::shut_down(&there.listener);
         *bound = Some(anew);
     }

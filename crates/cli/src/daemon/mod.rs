@@ -133,11 +133,11 @@ struct Threads {
 impl Threads {
     fn start(service: &Arc<Service>, server: &Server) -> std::io::Result<Self> {
         let has_heart = service.fs().is_ok_and(|fs| fs.mmp().is_some());
-        let beat = || Repeated::start("nenrin-mmp", service, Service::beat);
+        let beat = || Repeated::start("nenrin-mmp", service, |s| s.beat());
         let this = Self {
             ticker: start_ticking(service, server.presence())?,
-            committer: Repeated::start("nenrin-commit", service, Service::commit_due)?,
-            judge: Repeated::start("nenrin-judge", service, Service::judge)?,
+            committer: Repeated::start("nenrin-commit", service, |s| s.commit_due())?,
+            judge: Repeated::start("nenrin-judge", service, |s| s.judge())?,
             beater: has_heart.then(beat).transpose()?,
         };
         let signals = service.clone();
@@ -157,7 +157,7 @@ impl Repeated {
     fn start(
         name: &'static str,
         service: &Arc<Service>,
-        mut work: impl FnMut(&Service) + Send + 'static,
+        mut work: impl FnMut(&Arc<Service>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let service = service.clone();
@@ -271,7 +271,9 @@ fn can_be_written(path: &Path, file_bytes_max: u64) -> Result<(), Fail> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_file() && meta.len() > file_bytes_max => {
             let limit = show_bytes(file_bytes_max);
-            let text = format!("is longer than files may be here ({limit}); raise that (ulimit -f unlimited), or mount it with -o ro");
+            let text = format!(
+                "is longer than files may be here ({limit}); raise that (ulimit -f unlimited), or mount it with -o ro"
+            );
             Err(Fail::at(path.display(), text))
         }
         _ => Ok(()),

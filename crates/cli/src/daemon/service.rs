@@ -13,7 +13,7 @@ use crate::error::Fail;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::output::printable;
-use crate::{clock, diff, past, report, states, when};
+use crate::{diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Pages, Session, SessionOptions, Stopper};

@@ -1,6 +1,6 @@
 //! Attributes of what is copied: those that are listed, and the permissions that an inode of the past had.
 
-use crate::error::{At, Fail};
+use crate::error::Fail;
 use nenrin_fuse::{ACL_THEN, MODE_THEN};
 use rustix::fs::{self as sys, XattrFlags};
 use rustix::io::Errno;
@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn the_group_gets_no_more_than_its_own_without_the_list() {
         let list = |entries: &[(u16, u16)]| {
-            let entry = |(tag, perm): &(u16, u16)| [tag.to_le_bytes(), perm.to_le_bytes(), [0xff; 2], [0xff; 2]].concat();
+            let entry =
+                |(tag, perm): &(u16, u16)| [tag.to_le_bytes(), perm.to_le_bytes(), [0xff; 2], [0xff; 2]].concat();
             [vec![2, 0, 0, 0], entries.iter().flat_map(entry).collect()].concat()
         };
         let denied = list(&[(1, 6), (2, 6), (4, 0), (0x10, 6), (0x20, 0)]);

@@ -221,7 +221,7 @@ fn interrupted() {
     let image = place.text("new");
     let args =
         ["compare", "--fs", "nenrin", "--pattern", "seq", "--size", "8M", "--image-size", "64M", "--image", &image];
-    let mut child = command(args).stderr(Stdio::piped()).env("TMPDIR", place.dir()).spawn().unwrap();
+    let mut child = ended_by_signals(args).stderr(Stdio::piped()).env("TMPDIR", place.dir()).spawn().unwrap();
     let real = fs::canonicalize(place.dir()).unwrap();
     let mounted = || fs::read_to_string("/proc/self/mounts").unwrap().contains(real.to_str().unwrap());
     wait_until("it is mounted, or has ended", || mounted() || child.try_wait().unwrap().is_some());

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -161,13 +161,16 @@ fn what_a_device_did_wrong_is_told() {
     let file = fs::OpenOptions::new().write(true).open(place.path("b")).unwrap();
     file.write_all_at(b"x", at as u64 * 4096 + 17).unwrap();
     mount(&place, &["a", "b"], "checkpoint=0").ok();
-    nenrin(["scrub", &mnt]).ok();
+    assert_eq!(nenrin(["scrub", &mnt]).code, 1, "all is mended");
     for _ in 0..2 {
         let list = nenrin(["device", "list", "--json", &mnt]).json();
         let wrong = [0, 1].map(|i| list[i]["wrong_blocks"].as_u64());
         assert_eq!(wrong, [Some(0), Some(1)], "{list}");
         let info = nenrin(["info", &mnt]).ok();
-        assert!(info.contains("device 2 had 1 wrong block since") && info.contains("nenrin device forgive 2"), "{info}");
+        assert!(
+            info.contains("device 2 had 1 wrong block since") && info.contains("nenrin device forgive 2"),
+            "{info}"
+        );
         place.umount().ok();
         mount(&place, &["a", "b"], "checkpoint=0").ok();
     }

@@ -5,7 +5,7 @@ use crate::common::*;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[test]
@@ -354,4 +354,48 @@ fn a_mount_that_nobody_waits_for_ends() {
     Out::of(daemon.wait_with_output().unwrap()).fails(1, &[why]);
     assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));
     place.mount("").ok();
+}
+
+/// nohup(1), and a shell for what runs in the background, mean it.
+#[test]
+fn a_signal_that_is_ignored_ends_no_mount() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.sub("mnt");
+    let script = format!("trap '' HUP; exec $NENRIN mount -f {} mnt", place.image());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).current_dir(place.dir()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
+    let mut child = shell.stdin(Stdio::null()).spawn().unwrap();
+    wait_until("it is mounted", || nenrin(["info", &place.text("mnt")]).code == 0);
+    for ignored in ["HUP", "USR1", "USR2", "XFSZ", "PROF", "ALRM"] {
+        signal(child.id(), ignored);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    fs::write(place.path("mnt/f"), "still there").unwrap();
+    assert!(child.try_wait().unwrap().is_none());
+    signal(child.id(), "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Logging out takes the directory of a user's sockets away.
+#[test]
+fn commands_reach_a_mount_whose_socket_was_removed() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let uuid = place.info()["uuid"].as_str().unwrap().to_owned();
+    let sockets = || -> Vec<_> {
+        let all = fs::read_dir("/run/nenrin").unwrap().flatten().map(|e| e.path());
+        all.filter(|p| p.to_str().unwrap().contains(&uuid)).collect()
+    };
+    assert_eq!(sockets().len(), 1);
+    fs::remove_file(&sockets()[0]).unwrap();
+    wait_until("it has another socket", || sockets().len() == 1);
+    assert_eq!(place.info()["uuid"], uuid);
+    place.umount().ok();
+    assert_eq!(sockets().len(), 0);
 }

@@ -557,7 +557,8 @@ fn a_restore_that_is_ended_leaves_nothing() {
     }
     let _removed = Removed(socket);
     for _ in 0..60 {
-        let mut child = command(["restore", from, "--at", &at, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
+        let args = ["restore", from, "--at", &at, "--to", &to];
+        let mut child = ended_by_signals(args).stderr(Stdio::piped()).spawn().unwrap();
         // It listens before it makes anything.
         while names() == ["many"] && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_micros(200));

@@ -175,6 +175,7 @@ fn a_limit_on_the_length_of_files() {
     }
     let place = Place::with_volume();
     // The limit of who mounts is not that of the volume.
+    place.sub("mnt");
     shell(&format!("ulimit -f 1024; $NENRIN mount -o checkpoint=0 {} mnt", place.image()), place.dir()).ok();
     let big = place.path("mnt/big");
     fs::write(&big, vec![7; 4 << 20]).unwrap();

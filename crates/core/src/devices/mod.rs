@@ -148,11 +148,7 @@ impl Member {
     /// What roots say of it.
     fn trouble(&self) -> Trouble {
         let told = |n: &AtomicU64| u16::try_from(n.load(SeqCst)).unwrap_or(u16::MAX);
-        Trouble {
-            unread: told(&self.read_errors),
-            wrong: told(&self.wrong_blocks),
-            failed: told(&self.write_errors),
-        }
+        Trouble { unread: told(&self.read_errors), wrong: told(&self.wrong_blocks), failed: told(&self.write_errors) }
     }
     /// From what roots say of it, or nothing.
     fn set_trouble(&self, trouble: Trouble) {

@@ -41,7 +41,7 @@ use crate::volume::Volume;
 use create::PlainDirectories;
 use files::Written;
 use nenrin_core::{At, Attr, Error, Fs, XattrMode};
-use nenrin_format::{Ino, NAME_BYTES_MAX};
+use nenrin_format::{Ino, NAME_BYTES_MAX, Time};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

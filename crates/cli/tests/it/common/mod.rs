@@ -55,6 +55,13 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
+/// The same, ended by signals also where those who run the tests have them ignored.
+pub fn ended_by_signals<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,HUP", env!("CARGO_BIN_EXE_nenrin")]).args(args).stdin(Stdio::null());
+    command
+}
+
 /// Runs the program.
 pub fn nenrin<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Out {
     Out::of(command(args).output().unwrap())
