@@ -4,12 +4,14 @@
 use nenrin_core::{At, Attr, CheckpointInfo, DirEntry, Error, FileKind, Fs, Result};
 use nenrin_format::{Cno, Ino};
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// States that lie further apart were not both cut during one removal.
 const APART_MAX: Duration = Duration::from_secs(60);
 /// Names that are looked at for one answer, in all.
 const NAMES_MAX: u64 = 200_000;
+/// How long is looked for one answer, in all, before another directory.
+const TIME_MAX: Duration = Duration::from_secs(2);
 /// Names read without letting others in.
 const NAMES_AT_ONCE: usize = 1024;
 
@@ -19,6 +21,8 @@ pub struct Fuller<'a> {
     checkpoints: &'a [CheckpointInfo],
     /// Names that may still be looked at.
     left: u64,
+    /// Until when more is looked at.
+    end: Option<Instant>,
 }
 
 /// What a directory has in a state: inodes by name.
@@ -27,7 +31,7 @@ type Names = HashMap<Vec<u8>, (Ino, FileKind)>;
 impl<'a> Fuller<'a> {
     /// `checkpoints`: those that are kept, in order.
     pub fn new(fs: &'a Fs, checkpoints: &'a [CheckpointInfo]) -> Self {
-        Self { fs, checkpoints, left: NAMES_MAX }
+        Self { fs, checkpoints, left: NAMES_MAX, end: None }
     }
 
     /// The state before `last` that has more of this directory: from each to the next, up to `last`, names went, none came, and little
@@ -35,6 +39,10 @@ impl<'a> Fuller<'a> {
     pub fn of(&mut self, dir: Ino, last: Cno) -> Option<Cno> {
         let mut at = self.checkpoints.iter().position(|c| c.cno == last)?;
         let mut fuller = None;
+        if self.left == 0 || self.end.is_some_and(|end| Instant::now() > end) {
+            return None;
+        }
+        self.end.get_or_insert_with(|| Instant::now() + TIME_MAX);
         while let Some(before) = at.checked_sub(1).and_then(|i| Some((i, self.checkpoints.get(i)?))) {
             let this = self.checkpoints.get(at)?;
             let apart = this.wall.0.saturating_sub(before.1.wall.0);
@@ -60,8 +68,9 @@ impl<'a> Fuller<'a> {
                 if rest.keys().any(|name| !names.contains_key(name)) {
                     return Ok(false);
                 }
-                for (_, (ino, _)) in names.iter().filter(|(name, _)| !rest.contains_key(*name)) {
-                    went |= self.there(is, *ino)?.is_none();
+                let mut lost = names.iter().filter(|(name, _)| !rest.contains_key(*name)).map(|(_, (ino, _))| *ino);
+                while let (false, Some(ino)) = (went, lost.next()) {
+                    went = self.there(is, ino)?.is_none();
                 }
             }
             to_do.extend(names.into_values().filter(|n| n.1 == FileKind::Directory).map(|n| n.0));

@@ -20,7 +20,7 @@ mod reading;
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use crate::{mounts, output, remove};
-use attributes::{Xattr, mode_then, set_xattrs, xattrs_of};
+use attributes::{Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
 use reading::Reading;
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -48,6 +48,8 @@ pub struct Copied {
     pub owners_lost: u64,
     /// Inodes that did not get all permissions of then: others are not told to who copies, or no access lists are taken there.
     pub permissions_lost: u64,
+    /// Inodes that got permissions of then that had been taken away since.
+    pub permissions_back: u64,
 }
 
 /// A copy, and what had to be left out of it.
@@ -210,6 +212,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
                     if beyond.len() < BEYOND_MAX {
                         beyond.push(path);
                     }
+                    !(calls.stop)()
                 });
             }
             let rest = |why: io::Error| Rest { path: place.shown(), has_replaced, why: why.to_string() };
@@ -243,24 +246,23 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
 /// Names of what was replaced and is not there any more that are told.
 const BEYOND_MAX: usize = 5;
 
-/// Tells the names that an old tree has and a new one has not, as far as both can be read.
-fn look_beyond(old: &Path, new: &Path, below: &Path, each: &mut dyn FnMut(PathBuf)) {
-    let is = |at: &Path| fs::symlink_metadata(at);
-    let Ok((was, now)) = is(old).and_then(|was| Ok((was, is(new)?))) else { return };
-    if !was.is_dir() {
-        return;
+/// Tells the names that an old directory has and a new one, or what is there instead, has not, as far as both can be read, until `each`
+/// says to stop.
+fn look_beyond(old: &Path, new: &Path, below: &Path, each: &mut dyn FnMut(PathBuf) -> bool) -> bool {
+    let is_directory = |at: &Path| fs::symlink_metadata(at).is_ok_and(|m| m.is_dir());
+    if !is_directory(old) {
+        return true;
     }
-    if !now.is_dir() {
-        // All that was in it went, and its name stands for something else.
-        return each(below.to_owned());
-    }
-    for entry in fs::read_dir(old).into_iter().flatten().flatten() {
-        let (name, path) = (entry.file_name(), below.join(entry.file_name()));
-        match is(&new.join(&name)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => each(path),
-            _ => look_beyond(&entry.path(), &new.join(&name), &path, each),
+    let (has_names, entries) = (is_directory(new), fs::read_dir(old).into_iter().flatten().flatten());
+    let entries: Vec<_> = entries.map(|e| (e.file_name(), e.file_type().is_ok_and(|t| t.is_dir()))).collect();
+    entries.into_iter().all(|(name, is_dir)| {
+        let (path, there) = (below.join(&name), new.join(&name));
+        let is_gone = || fs::symlink_metadata(&there).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        if !has_names || is_gone() {
+            return each(path);
         }
-    }
+        !is_dir || look_beyond(&old.join(&name), &there, &path, each)
+    })
 }
 
 /// What cannot be had cannot take the place of what is there.
@@ -554,12 +556,15 @@ impl Work<'_> {
             other => other,
         };
         let Some(mut xattrs) = self.known(from, listed)? else { return Ok(()) };
+        let has_list = has_access_list(&xattrs);
         let Some(mode) = self.known(from, mode_then(from, &meta, &mut xattrs))? else { return Ok(()) };
         let is_made = if meta.is_dir() { self.directory(from, to)? } else { self.file(from, to, &meta)? };
         if is_made {
-            self.copied.permissions_lost += u64::from(mode.is_none());
-            // Of writing a state shows what was granted then.
-            self.attributes(to, &meta, mode.unwrap_or(meta.mode() & !0o022), &xattrs)?;
+            let is_link = meta.file_type().is_symlink();
+            self.copied.permissions_lost += u64::from(mode.is_none() && !is_link);
+            let is_more = |mode: u32| mode & 0o7777 != meta.mode() & 0o7777 || has_list != has_access_list(&xattrs);
+            self.copied.permissions_back += u64::from(mode.is_some_and(is_more) && !is_link);
+            self.attributes(to, &meta, mode, &xattrs)?;
             if meta.is_dir() {
                 self.copied.directories += 1;
             } else {
@@ -696,7 +701,8 @@ impl Work<'_> {
 
     /// Everything but content. Times last, since all else changes them; before
     /// them the mode, since a change of the owner takes set-id bits away.
-    fn attributes(&mut self, to: &Path, meta: &Metadata, mode: u32, xattrs: &[Xattr]) -> Result<(), Fail> {
+    fn attributes(&mut self, to: &Path, meta: &Metadata, told: Option<u32>, xattrs: &[Xattr]) -> Result<(), Fail> {
+        // Of writing a state shows what was granted then, so where no more is told the others get none of that.
         let is_link = meta.file_type().is_symlink();
         match lchown(to, Some(meta.uid()), Some(meta.gid())) {
             Ok(()) => {}
@@ -704,7 +710,8 @@ impl Work<'_> {
             Err(e) => return Err(Fail::at(to.display(), e)),
         }
         let left = set_xattrs(to, xattrs)?;
-        self.copied.permissions_lost += u64::from(left.is_some());
+        let (is_told, mode) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
+        self.copied.permissions_lost += u64::from(left.is_some() && is_told);
         let mode = left.map_or(mode, |left| mode & (!0o077 | left));
         if !is_link {
             fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)).at(to.display())?;

@@ -15,7 +15,7 @@ use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::features::{self, Access};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::{Header, Summary};
-use nenrin_format::superblock::{self, Band, DeviceEntry, SlotHead, Superblock, UNIT_BLOCKS};
+use nenrin_format::superblock::{self, Band, DeviceEntry, SlotHead, Superblock, Trouble, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, SegmentNo};
 use std::ops::Range;
 use std::sync::Arc;
@@ -266,6 +266,7 @@ impl Storage {
             let wrong = |read: &[u8], right: &[u8], avoided| self.devices.note_wrong(addr, read, right, Some(avoided));
             return self.equalize_noting(addr, blocks, right, wrong);
         }
+        let failed = self.devices.read_errors();
         let first = self.read(addr, blocks).ok();
         if let Some(bytes) = first.as_ref().filter(|bytes| right(bytes)) {
             self.devices.remember(addr, bytes);
@@ -273,7 +274,10 @@ impl Storage {
         }
         let other = self.read_other(addr, blocks, right);
         let Some(whole) = other else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
-        first.iter().for_each(|first| self.devices.note_wrong(addr, first, &whole, None));
+        // What was made of the rest of its row in place of what a device did not give is not that device's.
+        if let Some(first) = first.filter(|_| self.devices.read_errors() == failed) {
+            self.devices.note_wrong(addr, &first, &whole, None);
+        }
         self.devices.remember(addr, &whole);
         self.devices.write_units(addr, &Arc::new(whole))?;
         Ok(u64::from(blocks))
@@ -404,9 +408,10 @@ impl Storage {
         &self.devices
     }
 
-    /// What a member has done wrong is forgotten, with the next root for good. Whether there is such a member.
-    pub fn forgive(&self, index: u16) -> bool {
-        self.devices.forgive(index)
+    /// What a member is to have done wrong from now on, with the next root for good, and what that was. `None` where there is no such
+    /// member.
+    pub fn set_trouble(&self, index: u16, trouble: Trouble) -> Option<Trouble> {
+        self.devices.set_trouble(index, trouble)
     }
 
     /// The members of the volume and how they are.

@@ -53,7 +53,7 @@ disk_struct! {
 disk_struct! {
     /// What a device has done wrong while it was a member; 65,535 for more than that. Kept for people: nothing is decided by it.
     pub struct TroubleDisk [6] {
-        /// Reads that it failed where others had what was asked for.
+        /// Reads that it failed as one of several.
         pub unread: U16,
         /// Blocks that it gave otherwise than they were written, and that others had right.
         pub wrong: U16,
@@ -281,7 +281,7 @@ impl Profile {
 /// What a device has done wrong while it was a member; [`u16::MAX`] for more than that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trouble {
-    /// Reads that it failed where others had what was asked for.
+    /// Reads that it failed as one of several.
     pub unread: u16,
     /// Blocks that it gave otherwise than they were written, and that others had right.
     pub wrong: u16,

@@ -14,7 +14,7 @@ use nenrin_format::partial::{Header, MapEntry, PartialKind};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::{Past, Root, TreeRoot};
 use nenrin_format::row_log::{RowEntry, RowLog};
-use nenrin_format::superblock::{Band, DeviceEntry, Profile, Superblock};
+use nenrin_format::superblock::{Band, DeviceEntry, Profile, Superblock, Trouble};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
 use std::fmt::Write as _;
@@ -194,6 +194,16 @@ fn header() -> Header {
         next: Some(SegmentNo(10)),
         mount_id: 0x5152_5354_5556_5758,
     }
+}
+
+/// Each in its place of the slot.
+#[test]
+fn what_devices_did_wrong_lies_where_the_document_says() {
+    let mut s = superblock();
+    s.troubles[1] = Trouble { unread: 1, wrong: 0x0203, failed: 4 };
+    let bytes = s.encode();
+    assert_eq!(bytes[272..284], [0, 0, 0, 0, 0, 0, 1, 0, 3, 2, 4, 0]);
+    assert_eq!(Superblock::decode(&bytes).unwrap().troubles, s.troubles);
 }
 
 fn map() -> Vec<MapEntry> {

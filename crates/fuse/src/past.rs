@@ -136,15 +136,24 @@ pub(crate) const fn id_of(view: u16, ino: Ino) -> Option<u64> {
     if ino.0 > INO_MASK { None } else { Some(PAST | (view as u64) << VIEW_SHIFT | ino.0) }
 }
 
+/// Whether an inode has a name, or somebody has it open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Alive,
+    /// What is known of it is how it was last.
+    Over,
+}
+
 /// The mode of a past inode that is there today, too: to each class of users what both grant. Its owner, then and now, may change what
-/// is granted now, so that nothing is kept from him by that: who took too much away by mistake finds the past as it was.
-pub(crate) fn mode_of_both(then: &Attr, now: &Attr, same_acl: bool) -> u32 {
+/// is granted now as long as it lives, so that nothing is kept from him by that: who took too much away by mistake finds the past as it
+/// was.
+pub(crate) fn mode_of_both(then: &Attr, (now, life): (&Attr, Life), same_acl: bool) -> u32 {
     const WRITES: u32 = 0o222;
     let class = |shift: u32| (now.mode >> shift) & 0o7;
     let (mut owner, mut group, mut others) = (class(6), class(3), class(0));
     // Who was in another class then than now gets what is granted wherever they may be now.
     if then.uid == now.uid {
-        owner = 0o7;
+        owner |= if life == Life::Alive { 0o7 } else { 0 };
     } else {
         others &= owner;
         owner = class(3) & class(0);
@@ -404,11 +413,14 @@ mod tests {
             gid,
             ..crate::proto::reply::directory_of_ours(Ino(1), nenrin_format::Time(0))
         };
-        let both = |then, now| mode_of_both(&then, &now, true);
+        let both = |then, now| mode_of_both(&then, (&now, Life::Alive), true);
+        let over = |then, now| mode_of_both(&then, (&now, Life::Over), true);
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_644, 1, 1)), 0o100_644);
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_600, 1, 1)), 0o100_600);
         assert_eq!(both(attr(0o100_600, 1, 1), attr(0o100_644, 1, 1)), 0o100_600, "not more than then");
         assert_eq!(both(attr(0o040_755, 1, 1), attr(0o040_000, 1, 1)), 0o040_700, "the owner could grant it");
+        assert_eq!(over(attr(0o040_755, 1, 1), attr(0o040_000, 1, 1)), 0o040_200, "nobody can any more");
+        assert_eq!(over(attr(0o100_644, 1, 1), attr(0o100_600, 1, 1)), 0o100_600);
         assert_eq!(both(attr(0o040_755, 1, 1), attr(0o040_700, 1, 1)), 0o040_700);
         assert_eq!(both(attr(0o100_664, 1, 1), attr(0o100_444, 1, 1)), 0o100_664, "writing is refused anyway");
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_644, 1, 2)), 0o100_644, "all groups may");
@@ -416,7 +428,7 @@ mod tests {
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_604, 1, 2)), 0o100_600, "the new group may not");
         assert_eq!(both(attr(0o100_600, 1, 1), attr(0o100_600, 2, 1)), 0o100_200, "given away");
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_044, 2, 1)), 0o100_640, "not even the new owner");
-        let apart = |then, now| mode_of_both(&then, &now, false);
+        let apart = |then, now| mode_of_both(&then, (&now, Life::Alive), false);
         assert_eq!(apart(attr(0o100_644, 1, 1), attr(0o100_644, 1, 1)), 0o100_600);
         assert_eq!(apart(attr(0o100_644, 1, 1), attr(0o100_644, 1, 2)), 0o100_600);
         assert_eq!(apart(attr(0o100_644, 1, 1), attr(0o100_644, 2, 1)), 0o100_200, "a list may shut the old owner out");

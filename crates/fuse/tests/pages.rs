@@ -15,6 +15,7 @@ use nenrin_format::Cno;
 use nenrin_fuse::{Cache, SessionOptions, Shelf, ShowPast, States};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -198,6 +199,32 @@ fn a_handle_of_what_a_crash_took_leads_to_no_other_file() {
     assert_eq!(errno(open(&handle)), libc::ESTALE);
     let own = raw::handle(&mounted.join("new")).unwrap();
     assert_eq!(std::io::read_to_string(open(&own).unwrap()).unwrap(), "new");
+    mounted.end();
+    fs.close().unwrap();
+}
+
+/// Who has one of the directories open that no volume stores goes on there, whoever looks one up meanwhile.
+#[test]
+fn a_directory_of_ours_stays_what_it_is() {
+    let world = Real::new(64 << 20, &MkfsOptions::default());
+    let fs = world.open();
+    let shown = |options: &mut SessionOptions| options.past = ShowPast(Some(Arc::new(Numbers)));
+    let Some(mounted) = mount(fs.clone(), At::Live, |_, options| shown(options)) else { return };
+    fs::write(mounted.join("f"), "then").unwrap();
+    let cno = fs.checkpoint_create(None).unwrap().cno.0;
+    for name in [".nenrin", ".nenrin/at", ".snapshots"] {
+        let (path, open) = (mounted.join(name), File::open(mounted.join(name)).unwrap());
+        let held = Path::new("/proc/self/fd").join(open.as_raw_fd().to_string());
+        let number = open.metadata().unwrap().ino();
+        // The kernel asks again.
+        std::thread::sleep(std::time::Duration::from_millis(1200));
+        assert_eq!(fs::metadata(&path).unwrap().ino(), number);
+        assert_eq!(open.metadata().unwrap().ino(), number, "{name}");
+        fs::read_dir(&held).unwrap().for_each(|e| drop(e.unwrap()));
+        if name == ".nenrin/at" {
+            assert_eq!(fs::read_to_string(held.join(cno.to_string()).join("f")).unwrap(), "then");
+        }
+    }
     mounted.end();
     fs.close().unwrap();
 }

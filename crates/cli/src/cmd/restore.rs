@@ -11,6 +11,7 @@ use crate::shelf::Shelf;
 use crate::size::show_bytes;
 use crate::teller::Teller;
 use crate::then::Then;
+use crate::mounts::Mount;
 use crate::{mounts, states, sys, when};
 use serde_json::json;
 use std::cell::{Cell, RefCell};
@@ -18,7 +19,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -150,11 +151,14 @@ fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fai
     Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
 }
 
-/// What a path that ends in a slash, or in "/.", means where it is a link: not the link.
-fn led_to(path: &Path) -> Option<PathBuf> {
+/// Where a path leads that ends in a slash, or in "/.", and is a link without that: what was found there is meant, and not the link.
+fn led_to(path: &Path, mount: &Mount, inside: &Path) -> Option<PathBuf> {
     let bytes = path.as_os_str().as_bytes();
     let follows = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
-    follows.then(|| fs::canonicalize(path).ok()).flatten()
+    let plain: PathBuf = path.components().collect();
+    let is_link = follows && fs::symlink_metadata(plain).is_ok_and(|m| m.is_symlink());
+    let above = mount.root.components().filter(|c| matches!(c, Component::Normal(_))).count();
+    is_link.then(|| mount.point.join(inside.components().skip(above).collect::<PathBuf>()))
 }
 
 /// What a directory had that was replaced, and the state has not.
@@ -190,7 +194,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         }
         None => e,
     })?;
-    let led_to = to.is_none().then(|| led_to(path)).flatten();
+    let led_to = to.is_none().then(|| led_to(path, &mount, &inside)).flatten();
     let dest = led_to.as_deref().or(to).unwrap_or(path);
     if !force && fs::symlink_metadata(dest).is_ok() {
         return Err(restore::exists(dest));
@@ -257,10 +261,14 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     }
     if copied.permissions_lost > 0 {
         let what = plural(copied.permissions_lost, "inode", "inodes");
-        let why = "others are not told to you, or access lists are not taken there";
+        let why = "more is told to its owner and root only, or access lists are not taken there";
         output::notice(format!("{what} did not get all permissions of then: {why}"));
     }
     let kept_in = kept_in.get().filter(|_| keeper == Keeper::State);
+    if copied.permissions_back > 0 {
+        let what = plural(copied.permissions_back, "inode has", "inodes have");
+        output::notice(format!("{what} permissions of then that had been changed since"));
+    }
     if beyond_count > 0 {
         output::notice(went_with(&beyond, beyond_count, &named, kept_in));
     }
@@ -273,6 +281,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "bytes": copied.bytes,
             "owners_lost": copied.owners_lost,
             "permissions_lost": copied.permissions_lost,
+            "permissions_back": copied.permissions_back,
             "left_out": left_out,
             "replaced_kept_in": kept_in,
             "went": beyond.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),

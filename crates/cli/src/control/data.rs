@@ -94,6 +94,7 @@ pub enum Request {
         /// Begin anew.
         begin: bool,
         /// Which command asks: who begins takes over.
+        #[serde(default)]
         run: u64,
         /// About how many bytes to read before answering.
         bytes: u64,
@@ -105,6 +106,7 @@ pub enum Request {
         /// Begin anew.
         begin: bool,
         /// Which command asks: who begins takes over.
+        #[serde(default)]
         run: u64,
         /// About how many bytes to move before answering.
         bytes: u64,

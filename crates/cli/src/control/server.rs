@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -113,6 +113,8 @@ struct Place {
     state: Arc<State>,
     /// None once nobody is to ask any more.
     bound: Mutex<Option<Bound>>,
+    /// There is no name, and it was told.
+    unreachable: AtomicBool,
 }
 
 /// A name, and who listens there.
@@ -139,12 +141,23 @@ impl Presence {
 
     fn keep_in(&self, directory: impl FnOnce() -> io::Result<PathBuf>) {
         let place = &*self.0;
-        let mut bound = place.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(there) = &*bound else { return };
-        if socket_at(&there.name.path).is_ok_and(|at| at == there.name.socket) {
+        let is_there = |b: &Bound| socket_at(&b.name.path).is_ok_and(|at| at == b.name.socket);
+        if place.bound().as_ref().is_none_or(is_there) {
             return;
         }
-        let Ok(anew) = directory().and_then(|directory| place.listen(&directory)) else { return };
+        // Not held meanwhile: whoever starts there may take his time, and who leaves waits for nobody.
+        let anew = match directory().and_then(|directory| place.listen(&directory)) {
+            Ok(anew) => anew,
+            Err(e) => {
+                if !place.unreachable.swap(true, Ordering::AcqRel) {
+                    place.log.line(&format!("no command reaches this process: its socket was removed, and there is no other place: {e}"));
+                }
+                return;
+            }
+        };
+        let mut bound = place.bound();
+        let Some(there) = &*bound else { return sys::shut_down(&anew.listener) };
+        place.unreachable.store(false, Ordering::Release);
         place.log.line(&format!(
             "commands reach this process at {}, since its socket was removed",
             anew.name.path.display()
@@ -191,9 +204,8 @@ impl Server {
     fn start_in(directory: &Path, uuid: &str, handler: Arc<Handler>, log: Arc<Log>) -> io::Result<Self> {
         let state = Arc::<State>::default();
         let (uuid, bound) = (uuid.to_owned(), Mutex::new(None));
-        let place = Place { uuid, handler, log, state: state.clone(), bound };
-        let listens = place.listen(directory)?;
-        *place.bound.lock().unwrap_or_else(PoisonError::into_inner) = Some(listens);
+        let place = Place { uuid, handler, log, state: state.clone(), bound, unreachable: AtomicBool::new(false) };
+        *place.bound() = Some(place.listen(directory)?);
         Ok(Self { presence: Presence(Arc::new(place)), state })
     }
 
@@ -204,7 +216,7 @@ impl Server {
 
     /// Takes the name away, so that nobody new asks. From then on it may be another's. Long answers end.
     pub fn retire(&mut self) {
-        *self.presence.0.bound.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.presence.0.bound() = None;
         self.state.leaving.store(true, Ordering::Release);
     }
 
@@ -224,6 +236,10 @@ impl Drop for Server {
 }
 
 impl Place {
+    fn bound(&self) -> MutexGuard<'_, Option<Bound>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Binds a socket and answers there.
     fn listen(&self, directory: &Path) -> io::Result<Bound> {
         let (listener, name) = bind(directory, &self.uuid)?;

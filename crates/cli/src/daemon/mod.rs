@@ -15,9 +15,10 @@ mod memory;
 mod replacing;
 mod service;
 mod steps;
+mod threads;
 mod watch;
 
-use crate::control::{CheckpointData, Presence, Server};
+use crate::control::{CheckpointData, Server};
 use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
@@ -30,12 +31,12 @@ use nenrin_device::{DeviceError, OpenMode};
 use nenrin_fuse::{MountError, MountOptions, Permissions, SessionOptions, ShowPast};
 use serde::{Deserialize, Serialize};
 use service::{Event, Service};
+use threads::Threads;
 use std::fs::File;
 use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -119,72 +120,12 @@ struct Running {
     threads: Threads,
 }
 
-/// What is done beside requests.
-struct Threads {
-    ticker: Repeated,
-    /// A tick may be long at other work.
-    committer: Repeated,
-    /// It may wait for a device that does not answer.
-    judge: Repeated,
-    /// It does nothing but show other hosts that this one has the volume: a tick may take its time.
-    beater: Option<Repeated>,
-}
-
-impl Threads {
-    fn start(service: &Arc<Service>, server: &Server) -> std::io::Result<Self> {
-        let has_heart = service.fs().is_ok_and(|fs| fs.mmp().is_some());
-        let beat = || Repeated::start("nenrin-mmp", service, |s| s.beat());
-        let this = Self {
-            ticker: start_ticking(service, server.presence())?,
-            committer: Repeated::start("nenrin-commit", service, |s| s.commit_due())?,
-            judge: Repeated::start("nenrin-judge", service, |s| s.judge())?,
-            beater: has_heart.then(beat).transpose()?,
-        };
-        let signals = service.clone();
-        let waiter = move || loop {
-            signals.send(Event::Signal(sys::wait_for_ending_signal()));
-        };
-        thread::Builder::new().name("nenrin-signal".into()).spawn(waiter)?;
-        Ok(this)
-    }
-}
-
-/// A thread that does the same again and again, until it is stopped.
-struct Repeated(thread::JoinHandle<()>, mpsc::Sender<()>);
-
-impl Repeated {
-    /// A mistake in `work` costs what it did this time: it is noted, and done again.
-    fn start(
-        name: &'static str,
-        service: &Arc<Service>,
-        mut work: impl FnMut(&Arc<Service>) + Send + 'static,
-    ) -> std::io::Result<Self> {
-        let (stop, stopped) = mpsc::channel();
-        let service = service.clone();
-        let repeat = move || {
-            sys::set_io_flusher();
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
-                if let Err(why) = catch_unwind(AssertUnwindSafe(|| work(&service))) {
-                    let text = why.downcast_ref::<String>().map(String::as_str);
-                    service.note_mistake(name, text.or(why.downcast_ref::<&str>().copied()).unwrap_or("unknown"));
-                }
-            }
-        };
-        Ok(Self(thread::Builder::new().name(name.into()).spawn(repeat)?, stop))
-    }
-    fn stop(self) {
-        let _ = self.1.send(());
-        let _ = self.0.join();
-    }
-}
-
 fn start(plan: &Plan) -> Result<Running, Fail> {
     let log = Log::open(plan.log.as_deref(), !plan.report_start);
     let log = Arc::new(log.at(format!("log file {}", plan.log.as_deref().unwrap_or(Path::new("")).display()))?);
     // Before any thread, so that all of them leave signals to the one that waits.
     sys::block_ending_signals().at("signals")?;
     sys::ignore_stray_signals();
-    let file_bytes_max = sys::raise_file_size_limit().at("the limit on the length of files")?;
     sys::set_io_flusher();
     spare_from_memory_shortage();
 
@@ -210,9 +151,6 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     }
     let named = members::split(&plan.device);
     let mut members = members::open(&named, |path| open_device(path, mode, "; mount it with -o ro"))?;
-    if !read_only {
-        members.paths.iter().try_for_each(|path| can_be_written(path, file_bytes_max))?;
-    }
     let left_out = if core.degraded { members.leave_out_misfits(&named) } else { Vec::new() };
     if let Some(allowed) = limited {
         let [allowed, index, content] = [allowed, core.cache_bytes as u64, core.dirty_bytes_max as u64].map(show_bytes);
@@ -267,7 +205,8 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
 }
 
 /// What lies behind a limit on the length of files could not be written, and the volume would stop there.
-fn can_be_written(path: &Path, file_bytes_max: u64) -> Result<(), Fail> {
+fn can_be_written(path: &Path) -> Result<(), Fail> {
+    let file_bytes_max = sys::raise_file_size_limit().at("the limit on the length of files")?;
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_file() && meta.len() > file_bytes_max => {
             let limit = show_bytes(file_bytes_max);
@@ -308,7 +247,8 @@ fn open_device(path: &Path, mode: OpenMode, help: &str) -> Result<Device, Fail> 
     let end = Instant::now() + OWNER_TIME;
     loop {
         let error = match device::try_open(path, mode) {
-            Ok(device) => return Ok(device),
+            Ok(device) if mode.read_only => return Ok(device),
+            Ok(device) => return can_be_written(path).map(|()| device),
             Err(e) => e,
         };
         let DeviceError::Busy { command, .. } = &error else {
@@ -395,22 +335,6 @@ fn session_options(o: &Options) -> SessionOptions {
     SessionOptions { cache: o.cache, way: o.way, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
-fn start_ticking(service: &Arc<Service>, presence: Presence) -> std::io::Result<Repeated> {
-    let mut count = 0;
-    Repeated::start("nenrin-tick", service, move |service| {
-        count += 1;
-        service.tick();
-        if count % TICKS_PER_WATCH == 0 {
-            presence.keep();
-            service.watch();
-            service.note_damage();
-            service.note_let_go();
-            service.note_rest();
-            service.cut_in_background();
-        }
-    })
-}
-
 impl Running {
     fn serve(mut self) -> Outcome {
         let mut stop_at: Option<Instant> = None;
@@ -432,15 +356,10 @@ impl Running {
             }
         }
         self.server.retire();
-        let Threads { ticker, committer, judge, beater } = self.threads;
-        ticker.stop();
-        committer.stop();
+        let judges = self.threads.leave();
         let closed = self.service.close();
         // Until then: closing may take its time, and wait for a device.
-        judge.stop();
-        if let Some(beater) = beater {
-            beater.stop();
-        }
+        drop(judges);
         // Those who asked for the unmount are answered before this process ends.
         self.server.finish(ANSWER_TIME);
         closed.map(|()| 0)

@@ -95,8 +95,8 @@ pub(super) struct State {
     damage_logged: usize,
     /// What the last scrub found that is left.
     scrubbed: Option<String>,
-    /// What went wrong in the background, of which there can only be a few.
-    mistakes: BTreeSet<String>,
+    /// What went wrong in the background last, by thread.
+    mistakes: BTreeMap<String, String>,
     /// What had been done when it was last looked at.
     counters: Counters,
     /// When it was last logged that checkpoints rest.
@@ -154,7 +154,7 @@ impl Service {
             logged: None,
             damage_logged: 0,
             scrubbed: None,
-            mistakes: BTreeSet::new(),
+            mistakes: BTreeMap::new(),
             counters: Counters::default(),
             rest_logged: None,
             slow: Vec::new(),
@@ -379,8 +379,8 @@ impl Service {
     /// Notes that work in the background stopped at a mistake of this program. It goes on; what it did not do this time it may never do.
     pub(super) fn note_mistake(&self, thread: &str, what: &str) {
         let text = format!("a mistake of this program, in {thread}: {what}; unmount and mount again, and report it");
-        let is_new = self.lock().mistakes.insert(text.clone());
-        if is_new {
+        let is_first = self.lock().mistakes.insert(thread.to_owned(), text.clone()).is_none();
+        if is_first {
             self.log.line(&text);
         }
     }
@@ -580,7 +580,7 @@ impl Service {
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
         let state = self.lock();
-        info.problems.extend(state.problem.iter().chain(&state.scrubbed).chain(&state.mistakes).cloned());
+        info.problems.extend(state.problem.iter().chain(&state.scrubbed).chain(state.mistakes.values()).cloned());
         drop(state);
         Ok(info)
     }

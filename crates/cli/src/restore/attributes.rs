@@ -34,6 +34,11 @@ pub fn xattrs_of(path: &Path) -> io::Result<Vec<Xattr>> {
     Ok(all)
 }
 
+/// Whether there is an access list among them.
+pub fn has_access_list(xattrs: &[Xattr]) -> bool {
+    xattrs.iter().any(|(name, _)| name.as_c_str() == ACCESS_LIST)
+}
+
 /// The permissions that it had, with the access list in place of what is shown of that; none where the state tells only what is
 /// granted now, too. Where nothing tells more than is seen, as of other file systems, that is it.
 pub fn mode_then(from: &Path, meta: &Metadata, xattrs: &mut Vec<Xattr>) -> io::Result<Option<u32>> {

@@ -41,6 +41,7 @@ fn permissions_that_were_taken_away_since() {
     assert_eq!(mode(&place, &format!("mnt/.nenrin/at/{cno}/site/run")), 0o700);
     let told = nenrin(["restore", "--json", &place.text("mnt/site"), "--at", &cno, "--force"]).json();
     assert_eq!((told["files"].as_u64(), told["permissions_lost"].as_u64()), (Some(3), Some(0)));
+    assert_eq!(told["permissions_back"], 5);
     let modes = ["site", "site/css", "site/css/a", "site/run"].map(|name| mode(&place, &format!("mnt/{name}")));
     assert_eq!(modes, [0o755, 0o755, 0o664, 0o755].map(|m: u32| m));
     assert_eq!(acl(&place, "mnt/site/page"), list);
@@ -144,6 +145,14 @@ fn what_goes_with_a_directory_that_is_replaced_is_told() {
     assert!(mnt.join(".nenrin/at").join(&kept).join("d/sub/new").exists());
     let told = nenrin(["restore", "--json", &path, "--at", &cno, "--force"]).json();
     assert_eq!((told["went_count"].as_u64(), told["went"].as_array().map(Vec::len)), (Some(0), Some(0)));
+    // What was a file then is a directory now.
+    fs::write(mnt.join("kind"), "").unwrap();
+    let cno = cut(&place);
+    fs::remove_file(mnt.join("kind")).unwrap();
+    fs::create_dir(mnt.join("kind")).unwrap();
+    fs::write(mnt.join("kind/in"), "").unwrap();
+    let told = nenrin(["restore", "--json", &place.text("mnt/kind"), "--at", &cno, "--force"]).json();
+    assert_eq!((told["went_count"].as_u64(), &told["went"]), (Some(1), &serde_json::json!(["in"])));
 }
 
 /// A path that ends in a slash means what a link leads to, as for all programs; without it, the link.
@@ -176,7 +185,7 @@ fn a_limit_on_the_length_of_files() {
     let place = Place::with_volume();
     // The limit of who mounts is not that of the volume.
     place.sub("mnt");
-    shell(&format!("ulimit -f 1024; $NENRIN mount -o checkpoint=0 {} mnt", place.image()), place.dir()).ok();
+    shell(&format!("ulimit -S -f 1024; $NENRIN mount -o checkpoint=0 {} mnt", place.image()), place.dir()).ok();
     let big = place.path("mnt/big");
     fs::write(&big, vec![7; 4 << 20]).unwrap();
     let cno = cut(&place);

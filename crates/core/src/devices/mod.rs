@@ -88,7 +88,7 @@ pub struct DeviceHealth {
     /// The first write or flush that it failed while no other device had all that it has: the volume is read-only, unless nothing
     /// depended on it.
     pub failed: Option<String>,
-    /// Reads that it failed while it was a member, as far as roots tell.
+    /// Reads that it failed while it was one of several members, as far as roots tell.
     pub read_errors: u64,
     /// Blocks that it gave otherwise than they were written, and that others had right, likewise.
     pub wrong_blocks: u64,
@@ -398,10 +398,19 @@ impl Devices {
         });
     }
 
-    /// What a device has done wrong is forgotten, with the next root for good. Whether there is such a member.
-    pub fn forgive(&self, index: u16) -> bool {
-        let member = self.roster().members.get(usize::from(index)).cloned();
-        member.inspect(|m| m.set_trouble(Trouble::default())).is_some()
+    /// What a device is to have done wrong from now on, with the next root for good, and what that was. `None` where there is no such
+    /// member.
+    pub fn set_trouble(&self, index: u16, trouble: Trouble) -> Option<Trouble> {
+        let roster = self.roster();
+        let member = roster.members.get(usize::from(index))?;
+        let before = member.trouble();
+        member.set_trouble(trouble);
+        Some(before)
+    }
+
+    /// Reads that devices failed, in all.
+    pub fn read_errors(&self) -> u64 {
+        self.roster().members.iter().map(|m| m.read_errors.load(SeqCst)).sum()
     }
 
     /// Flushes the devices to which something was written since their last flush.
@@ -521,6 +530,7 @@ impl Devices {
         let expected = table.expected;
         while let Some(superblock) = &mut table.superblock {
             let number = superblock.table_generation() + 1;
+            roster.tell_troubles(superblock);
             for (m, entry) in roster.members.iter().zip(&mut superblock.devices) {
                 if entry.active && !m.is_active() && expected != Some(m.index) {
                     entry.active = false;
@@ -551,10 +561,7 @@ impl Devices {
             superblock.devices.clone_from(&last.devices);
         }
         is_writable(&superblock)?;
-        if !broken(Break::TroubleUntold) {
-            let members = &self.roster().members;
-            members.iter().zip(&mut superblock.troubles).for_each(|(m, told)| *told = m.trouble());
-        }
+        self.roster().tell_troubles(&mut superblock);
         table.superblock = Some(superblock.clone());
         // Under the lock of the table: who joins meanwhile takes its place before or after.
         let roster = self.roster();
@@ -602,6 +609,15 @@ impl Devices {
         };
         let there = |i: u16| roster.member(i).filter(|m| m.is_active());
         shares.filter_map(|(place, blocks)| Some(there(place.device)?.submit(op(place, blocks)))).collect()
+    }
+}
+
+impl Roster {
+    /// Has a root that is about to be written say what devices have done wrong.
+    fn tell_troubles(&self, superblock: &mut Superblock) {
+        if !broken(Break::TroubleUntold) {
+            self.members.iter().zip(&mut superblock.troubles).for_each(|(m, told)| *told = m.trouble());
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::covered;
 use crate::recovery::Unproven;
 use crate::{DeviceHealth, Error, Result};
 use nenrin_format::items::Extent;
-use nenrin_format::superblock::DEVICES_MAX;
+use nenrin_format::superblock::{DEVICES_MAX, Trouble};
 
 impl Fs {
     /// Before the first write of a mount: the roots say who is absent, and what recovery took for granted
@@ -90,11 +90,12 @@ impl Fs {
         if self.options.read_only {
             return Err(Error::ReadOnly);
         }
-        let is_there = self.storage.forgive(index);
-        if is_there {
-            self.index_checkpoint(false)?;
+        let Some(before) = self.storage.set_trouble(index, Trouble::default()) else { return Ok(false) };
+        let told = self.index_checkpoint(false);
+        if told.is_err() {
+            self.storage.set_trouble(index, before);
         }
-        Ok(is_there)
+        told.map(|()| true)
     }
 
     /// The members of the volume and how they are.

@@ -311,11 +311,11 @@ impl Server {
     fn entry(&self, attr: &Attr) -> EntryOut {
         let generation = match Node::of(attr.ino.0) {
             Node::Past(view, _) => self.views.generation(view),
-            // The kernel knows the root without asking.
-            Node::Own(Ino::ROOT) => 0,
+            // The kernel knows the root without asking; ours are always the same.
+            Node::Own(Ino::ROOT) | Node::Made(_) | Node::Nothing => 0,
             // Numbers are not reused, but for those of what a crash took before it was committed: who has a file handle of that must not
             // find what got the number since.
-            _ => birth(attr.btime),
+            Node::Own(_) => birth(attr.btime),
         };
         reply::entry(attr, generation, self.valid(attr.ino.0))
     }

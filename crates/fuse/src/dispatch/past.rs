@@ -4,7 +4,7 @@
 use super::{Result, Server, checked_name};
 use crate::acl::{self, Acl};
 use crate::errno::Errno;
-use crate::past::{self, Made, Node, Shelf};
+use crate::past::{self, Life, Made, Node, Shelf};
 use crate::perm;
 use crate::proto::abi::InHeader;
 use crate::proto::flags::ROOT_NODE;
@@ -155,7 +155,8 @@ impl Server {
         attr.mode = attr.mode & !0o7777 | permissions(&attr);
         if let Some((at, now)) = self.newest(place.at, attr.ino)? {
             let same_acl = self.has_same_acl((place.at, &attr), (at, &now))?;
-            attr.mode = past::mode_of_both(&attr, &now, same_acl);
+            let life = if at == At::Live { Life::Alive } else { Life::Over };
+            attr.mode = past::mode_of_both(&attr, (&now, life), same_acl);
         }
         attr.ino = Ino(past::id_of(view, attr.ino).ok_or(Errno(libc::EOVERFLOW))?);
         Ok(attr)
@@ -237,7 +238,7 @@ impl Server {
         Ok(self.volume.getxattr(place.at, place.ino, acl::ACCESS)?)
     }
 
-    /// An inode as it was, for who may know: `EACCES` for others, to whom less is shown.
+    /// An inode as it was, for who may know: `EACCES` for others where less is shown to them.
     fn then_for(&self, head: &InHeader) -> Result<(Place, Attr)> {
         let Node::Past(..) = Node::of(head.nodeid) else { return Err(Errno(libc::EOPNOTSUPP)) };
         let place = self.place(head.nodeid)?;
@@ -247,7 +248,10 @@ impl Server {
             let now = self.newest(place.at, place.ino)?;
             caller.owns(&then) && now.is_none_or(|(_, now)| caller.owns(&now))
         };
-        if may { Ok((place, then)) } else { Err(Errno(libc::EACCES)) }
+        let is_shown = || -> Result<bool> {
+            Ok(permissions(&self.seen(place, then)?) == permissions(&then) && self.acl_counts(place)?)
+        };
+        if may || is_shown()? { Ok((place, then)) } else { Err(Errno(libc::EACCES)) }
     }
 
     /// An extended attribute of a node.
