@@ -49,7 +49,10 @@ step "nenrin restore --list-deleted work/thesis"
 last=$(nenrin restore --json --list-deleted work/thesis | sed -n '/"figures"/,/}/s/^ *"cno": \([0-9]*\),$/\1/p')
 step "nenrin restore work/thesis/figures --at $last"
 step "ls work/thesis work/thesis/figures"
-text "A state can be said in several ways: by its number, by time, by the name of a snapshot you made:"
+text "Where a state was made while \`rm\` was at work, half is gone in it: then the last column names one shortly before that has more. \`chmod -R\`, \`setfacl -b\` and \`chown -R\` are undone
+like the rest: what comes back has the permissions that it had.
+
+A state can be said in several ways: by its number, by time, by the name of a snapshot you made:"
 step "nenrin snapshot create work before-review"
 step "nenrin diff work '5 seconds ago'"
 step "ls work/.nenrin/at/before-review"
