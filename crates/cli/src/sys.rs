@@ -126,7 +126,16 @@ pub fn block_ending_signals() -> io::Result<()> {
 /// Signals that mean nothing to a daemon, and whose default is to end it, are ignored: a volume is not lost to a timer that it
 /// inherited, nor to a limit of its caller.
 pub fn ignore_stray_signals() {
-    for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU, libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF, libc::SIGIO, libc::SIGPWR] {
+    for signal in [
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGXCPU,
+        libc::SIGALRM,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGIO,
+        libc::SIGPWR,
+    ] {
         // SAFETY: SIG_IGN is a valid disposition, and nothing else of this process handles these.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }

@@ -150,7 +150,9 @@ impl Presence {
             Ok(anew) => anew,
             Err(e) => {
                 if !place.unreachable.swap(true, Ordering::AcqRel) {
-                    place.log.line(&format!("no command reaches this process: its socket was removed, and there is no other place: {e}"));
+                    place.log.line(&format!(
+                        "no command reaches this process: its socket was removed, and there is no other place: {e}"
+                    ));
                 }
                 return;
             }

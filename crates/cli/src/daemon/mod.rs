@@ -31,7 +31,6 @@ use nenrin_device::{DeviceError, OpenMode};
 use nenrin_fuse::{MountError, MountOptions, Permissions, SessionOptions, ShowPast};
 use serde::{Deserialize, Serialize};
 use service::{Event, Service};
-use threads::Threads;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -39,6 +38,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
+use threads::Threads;
 
 /// How long a process that has released its volume stays for the sake of who
 /// asked for it: with a million inodes known, umount(2) itself takes seconds

@@ -58,6 +58,9 @@ impl Drop for Repeated {
     }
 }
 
+/// What a thread does each time.
+type Work = Box<dyn FnMut(&Arc<Service>) + Send>;
+
 /// All of them.
 pub struct Threads {
     _ticker: Repeated,
@@ -80,7 +83,7 @@ impl Threads {
     /// # Errors
     /// No threads are left; then none of these is.
     pub fn start(service: &Arc<Service>, server: &Server) -> std::io::Result<Self> {
-        let start = |name: &'static str, mut work: Box<dyn FnMut(&Arc<Service>) + Send>| {
+        let start = |name: &'static str, mut work: Work| {
             let (told, service) = (service.clone(), service.clone());
             Repeated::start(name, move |what| told.note_mistake(name, what), move || work(&service))
         };
@@ -108,7 +111,7 @@ impl Threads {
 }
 
 /// What is looked at comes first: a mistake in a tick keeps none of it from being done.
-fn ticking(presence: Presence) -> Box<dyn FnMut(&Arc<Service>) + Send> {
+fn ticking(presence: Presence) -> Work {
     let mut count = 0;
     Box::new(move |service| {
         count += 1;
