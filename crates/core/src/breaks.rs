@@ -500,6 +500,8 @@ pub enum Break {
     ChildrenGo,
     /// A segment waits for the root that its item says it was emptied by, whichever that is.
     EmptiedBelieved,
+    /// Once nobody had more than his share of history, files are looked for again only where there is more of it than then.
+    NoneHeavyStays,
 }
 
 #[cfg(feature = "breaks")]
