@@ -502,6 +502,10 @@ pub enum Break {
     EmptiedBelieved,
     /// Once nobody had more than his share of history, files are looked for again only where there is more of it than then.
     NoneHeavyStays,
+    /// What was shed is remembered as long as any older checkpoint is kept, also where only snapshots are left, which have all of it.
+    ShedsPileUp,
+    /// What was cut off a file goes to history when it is reaped, although that of the file was shed meanwhile.
+    ShedReaped,
 }
 
 #[cfg(feature = "breaks")]

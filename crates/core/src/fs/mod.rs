@@ -53,6 +53,8 @@ mod retain;
 mod scrub;
 #[cfg(test)]
 mod sharing_tests;
+#[cfg(test)]
+mod shed_tests;
 mod space;
 #[cfg(test)]
 mod space_tests;
