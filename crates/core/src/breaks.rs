@@ -506,6 +506,8 @@ pub enum Break {
     ShedsPileUp,
     /// What was cut off a file goes to history when it is reaped, although that of the file was shed meanwhile.
     ShedReaped,
+    /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
+    LandmarksStop,
 }
 
 #[cfg(feature = "breaks")]
