@@ -32,6 +32,7 @@ pub use keep::KeptFor;
 pub use known::{KnownPast, weight};
 pub use landmarks::{LANDMARKS_MAX, Landmarks};
 pub use namespace::xattr_pieces;
+pub use sharing::backref_key;
 pub use shed::{SHED_MAX, Sheds};
 pub use versions::{Span, Version};
 
