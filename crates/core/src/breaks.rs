@@ -504,6 +504,8 @@ pub enum Break {
     NoneHeavyStays,
     /// What was shed is remembered as long as any older checkpoint is kept, also where only snapshots are left, which have all of it.
     ShedsPileUp,
+    /// What the cleaner finds the index unreadable for keeps all that it moves at once where it is.
+    BatchStuck,
     /// What was cut off a file goes to history when it is reaped, although that of the file was shed meanwhile.
     ShedReaped,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
