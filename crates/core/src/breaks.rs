@@ -508,6 +508,8 @@ pub enum Break {
     BatchStuck,
     /// What was cut off a file goes to history when it is reaped, although that of the file was shed meanwhile.
     ShedReaped,
+    /// Counting what snapshots keep ends at what cannot be read.
+    CountStops,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
     LandmarksStop,
 }

@@ -10,7 +10,7 @@ use nenrin_format::items::Extent;
 use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, Time};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, Ino, Time};
 use std::sync::Arc;
 
 fn volume(mib: usize) -> Arc<Fs> {
@@ -106,6 +106,40 @@ fn neighbours_that_are_all_asked_are_noticed() {
     let fs = volume(64);
     neighbours(&fs, FILES, 50);
     with(Break::OwnersAllAsked, || a_copy_among_many_is_removed(&fs));
+}
+
+/// Who counts what the past keeps asks no longer than until an owner is live, either.
+fn copies_of_the_past_are_counted(fs: &Fs, cno: Cno, items: u64) {
+    let before = fs.lock().state.owners_asked.get();
+    assert_eq!(fs.freed_by_dropping(&[cno]).unwrap().content_blocks, 0);
+    let asked = fs.lock().state.owners_asked.get() - before;
+    assert!(asked < 40 * items, "{asked} back references were looked at for {items} items of the past");
+}
+
+/// Copies that are written over behind a checkpoint, and how many items of the past that makes.
+fn copies_of_the_past() -> (Arc<Fs>, Cno, u64) {
+    let fs = volume(64);
+    let copies = neighbours(&fs, FILES, 12);
+    let cno = fs.checkpoint_create(None).unwrap().cno;
+    for ino in copies {
+        (0..FILES).for_each(|n| assert!(fs.write(ino, n * 2 * 4096, &[8; BLOCK_BYTES], 0).is_ok()));
+    }
+    fs.sync_all().unwrap();
+    (fs, cno, 12 * FILES)
+}
+
+#[test]
+fn who_counts_asks_up_to_the_first_that_is_live() {
+    let (fs, cno, items) = copies_of_the_past();
+    copies_of_the_past_are_counted(&fs, cno, items);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "items of the past")]
+fn who_counts_and_asks_all_is_noticed() {
+    let (fs, cno, items) = copies_of_the_past();
+    with(Break::OwnersAllAsked, || copies_of_the_past_are_counted(&fs, cno, items));
 }
 
 /// P7: where all owners are of the past each asks all others, a bounded number of them while others wait.

@@ -237,6 +237,7 @@ impl State {
             let before = self.history_blocks;
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
             let buried = self.history_blocks.saturating_sub(before);
+            self.past.buried = self.past.buried.saturating_add(buried);
             // Of shared blocks other items of history may be the last owners: rather too much.
             let unknown = e.is_shared() && self.has_snapshots();
             let named = self.is_named(birth, death);

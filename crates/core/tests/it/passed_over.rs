@@ -441,6 +441,51 @@ fn a_survey_that_ends_at_a_lost_leaf_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::SurveyStops, history_with_a_lost_leaf_gives_room);
 }
 
+/// The same of snapshots, of which one is one no more: what the other keeps is not known to the block, and there is room for what grows.
+fn history_with_a_lost_leaf_is_counted() {
+    let (w, f, k) = volume();
+    let fs = open(&w);
+    for name in [&b"one"[..], b"two"] {
+        fs.checkpoint_create(Some(name)).unwrap();
+        in_pieces(&fs, f, PIECES);
+        fs.sync_all().unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.living() == Key::new(f, Kind::Extent, 0, CHANGED) && key.death > 0);
+    let fs = open(&w);
+    ticks(&w, &fs);
+    let both = fs.usage();
+    assert!((2 * PIECES..2 * PIECES + PIECES / 4).contains(&both.snapshot_blocks), "{both:?}");
+    let second = fs.checkpoints()[1].cno;
+    fs.checkpoint_name(second, None).unwrap();
+    ticks(&w, &fs);
+    let usage = fs.usage();
+    let room = usage.available_blocks;
+    assert!(
+        room > both.available_blocks + PIECES / 2,
+        "history that cannot be read takes all room: {both:?} {usage:?}"
+    );
+    // A leaf or two of them are what could be kept of the other one, too.
+    assert!((PIECES..PIECES + PIECES / 3).contains(&usage.snapshot_blocks), "{usage:?}");
+    let h = fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap().ino;
+    (0..room / 32).for_each(|n| assert!(fs.write(h, n << 16, &[n as u8; 1 << 16], 0).is_ok(), "{n} of {room} blocks"));
+    fs.fsync_wait(h).unwrap();
+    assert_goes_on(&w, fs, k);
+}
+
+#[test]
+fn what_snapshots_keep_is_counted_although_a_leaf_of_it_is_lost() {
+    history_with_a_lost_leaf_is_counted();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "history that cannot be read takes all room")]
+fn a_count_that_ends_at_a_lost_leaf_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::CountStops, history_with_a_lost_leaf_is_counted);
+}
+
 /// Every other piece of a file is shared, and a leaf of back references is lost: pieces that lie there are copied no more, by themselves
 /// or once more, of now or of the past; all others are.
 fn copies_beside_lost_back_references() {
