@@ -502,6 +502,18 @@ pub enum Break {
     ChildrenGo,
     /// A segment waits for the root that its item says it was emptied by, whichever that is.
     EmptiedBelieved,
+    /// Once nobody had more than his share of history, files are looked for again only where there is more of it than then.
+    NoneHeavyStays,
+    /// What was shed is remembered as long as any older checkpoint is kept, also where only snapshots are left, which have all of it.
+    ShedsPileUp,
+    /// What the cleaner finds the index unreadable for keeps all that it moves at once where it is.
+    BatchStuck,
+    /// What was cut off a file goes to history when it is reaped, although that of the file was shed meanwhile.
+    ShedReaped,
+    /// Counting what snapshots keep ends at what cannot be read.
+    CountStops,
+    /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
+    LandmarksStop,
 }
 
 #[cfg(feature = "breaks")]

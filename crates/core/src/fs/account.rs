@@ -11,16 +11,17 @@
 //!    of the items: of small files there is nothing else.
 
 use super::background::SWEEP_REST_NANOS;
+use super::usage::{joined, run_of, without};
 use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
 use crate::index::Value;
 use crate::state::{KeptFor, KnownPast, weight};
 use crate::{Error, Result};
-use nenrin_format::items::{self, Checkpoint, Extent};
+use nenrin_format::items::{self, Backref, Checkpoint, Extent, Keep};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::{Addr, Cno, Ino, NODE_BLOCKS};
-use std::collections::BTreeMap;
+use nenrin_format::{Addr, Cno, Ino, NODE_BLOCKS, NODE_BYTES};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::PoisonError;
 
@@ -28,6 +29,8 @@ use std::sync::PoisonError;
 pub(super) const ITEMS_AT_ONCE: usize = 4096;
 /// Of these, how many under one hold of the lock.
 const LIVES_AT_ONCE: usize = 64;
+/// And after how many back references it is let go.
+const OWNERS_AT_ONCE: u64 = 4096;
 /// Time for which a tick counts what snapshots keep.
 const COUNT_NANOS: u64 = 20_000_000;
 
@@ -41,8 +44,10 @@ pub(super) type Kept = BTreeMap<Cno, Checkpoint>;
 pub(super) struct Place {
     trees: Vec<TreeId>,
     from: Key,
-    /// What cannot be read is passed over: right where what is counted need not be all.
+    /// What cannot be read is passed over: right where what is counted need not be all, or what was not met counts all the same.
     passes_over: bool,
+    /// Leaves that were, or branches.
+    lost: u64,
 }
 
 impl Place {
@@ -57,6 +62,23 @@ pub(super) struct NamedCount {
     found: KnownPast,
     /// What was known when it began.
     before: KnownPast,
+    /// Blocks of history then, and those that were met since.
+    blocks: u64,
+    met: u64,
+    /// Only trees are left in which snapshots keep nothing: looked into to tell how much was not met elsewhere.
+    others: bool,
+}
+
+impl NamedCount {
+    /// What was found when all was looked at that can be read: of the rest snapshots may keep all. A leaf of it counts as full.
+    fn end(&mut self, buried_since: u64) {
+        if self.place.lost > 0 {
+            self.found.named_blocks += (self.blocks + buried_since).saturating_sub(self.met);
+            let bytes = self.place.lost.saturating_mul(NODE_BYTES as u64);
+            self.found.named_bytes += bytes;
+            self.found.bytes += bytes;
+        }
+    }
 }
 
 /// Something in history: an item, or blocks that several items name.
@@ -147,31 +169,89 @@ impl Inner {
     }
 
     /// The blocks of a shared extent of history that are its to count, with the
-    /// lives of all their owners.
+    /// lives of all their owners: those for which it is the first by key, and which the live tree does not have.
     fn shared_lives(&self, key: &Key, e: &Extent, each: &mut Each<'_>) -> Result<()> {
-        let owners = self.state.owners(e.addr, e.blocks)?;
-        let mut lives: Vec<(Addr, u32, Key, Option<Life>)> = Vec::new();
-        for (addr, b) in &owners {
-            let life = if b.owner.death == 0 {
-                None
-            } else {
-                let Some(life) = self.life_of(&b.owner)? else { continue };
-                Some(life)
-            };
-            lives.push((*addr, b.blocks, b.owner, life));
-        }
-        for block in e.addr.0..e.addr.0 + u64::from(e.blocks) {
-            let covers = |a: &Addr, n: u32| (a.0..a.0 + u64::from(n)).contains(&block);
-            let here: Vec<_> = lives.iter().filter(|(a, n, ..)| covers(a, *n)).collect();
-            let first = here.iter().map(|(_, _, owner, _)| owner).min();
-            if first == Some(key) && here.iter().all(|(.., life)| life.is_some()) {
-                let lives: Vec<Life> = here.iter().filter_map(|(.., life)| *life).collect();
-                let marked = here.iter().any(|(_, _, owner, life)| life.is_some_and(|l| self.is_marked(owner, l)));
-                each(Piece { ino: Ino(key.ino), lives: &lives, blocks: 1, bytes: 0, marked });
+        let Some(owners) = self.state.owners_unless_live(e.addr, e.blocks)? else { return Ok(()) };
+        let run = |(addr, b): &(Addr, Backref)| (addr.0, addr.0 + u64::from(b.blocks));
+        let (live, past): (Vec<_>, Vec<_>) = owners.iter().partition(|(_, b)| b.owner.death == 0);
+        let mut known = BTreeMap::new();
+        for (from, to) in without(&[run_of(e)], &joined(live.into_iter().map(run).collect())) {
+            let here = past.iter().map(|owner| (run(owner), owner.1.owner)).filter(|((a, b), _)| *a < to && from < *b);
+            let mut bounds: Vec<(u64, bool, Key)> =
+                here.flat_map(|((a, b), owner)| [(a.max(from), true, owner), (b.min(to), false, owner)]).collect();
+            bounds.sort_unstable();
+            let mut owners = BTreeSet::new();
+            for (n, (at, begins, owner)) in bounds.iter().enumerate() {
+                if *begins {
+                    owners.insert(*owner)
+                } else {
+                    owners.remove(owner)
+                };
+                let blocks = bounds.get(n + 1).map_or(0, |next| next.0 - at);
+                if blocks > 0 {
+                    self.lives_of(key, &owners, blocks, &mut known, each)?;
+                }
             }
         }
         Ok(())
     }
+
+    /// So many blocks that all these own, if the item at `key` is the first of them.
+    fn lives_of(
+        &self,
+        key: &Key,
+        owners: &BTreeSet<Key>,
+        blocks: u64,
+        known: &mut BTreeMap<Key, Option<Life>>,
+        each: &mut Each<'_>,
+    ) -> Result<()> {
+        let (mut lives, mut marked) = (Vec::new(), false);
+        for owner in owners {
+            let life = match known.get(owner) {
+                Some(life) => *life,
+                None => *known.entry(*owner).or_insert(self.life_of(owner)?),
+            };
+            let Some(life) = life else { continue };
+            // Another one counts them.
+            if lives.is_empty() && owner != key {
+                return Ok(());
+            }
+            lives.push(life);
+            marked |= self.is_marked(owner, life);
+        }
+        if !lives.is_empty() {
+            each(Piece { ino: Ino(key.ino), lives: &lives, blocks, bytes: 0, marked });
+        }
+        Ok(())
+    }
+
+    /// Gives the life of an item that was found, and those of the owners of its blocks.
+    fn lives_of_item(&self, item: &Item, place: &mut Place, each: &mut Each<'_>) -> Result<()> {
+        let Item { key, birth, keep, bytes, extent } = item;
+        let death = Cno(key.death);
+        let life = (*birth, death, self.state.kept_by(key, *keep, death));
+        let marked = self.is_marked(key, life);
+        let blocks = extent.as_ref().filter(|e| !e.is_shared()).map_or(0, |e| u64::from(e.blocks));
+        each(Piece { ino: Ino(key.ino), lives: &[life], blocks, bytes: *bytes, marked });
+        let Some(e) = extent.as_ref().filter(|e| e.is_shared()) else { return Ok(()) };
+        match self.shared_lives(key, e, each) {
+            Err(_) if place.passes_over => {
+                place.lost = place.lost.max(1);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+/// An item of history that was found.
+struct Item {
+    key: Key,
+    birth: Cno,
+    keep: Keep,
+    bytes: u64,
+    /// Its blocks, where it has any.
+    extent: Option<Extent>,
 }
 
 /// While it is there, no item of history moves to another tree.
@@ -213,7 +293,7 @@ impl Fs {
         let (cache, generation) = (inner.state.cache.clone(), inner.generation());
         drop(inner);
         let (mut seen, mut next, mut found) = (0, None, Vec::new());
-        let mut lost = None;
+        let (mut lost, mut lost_leaves) = (None, 0);
         let mut each_item = |k: &Key, v: &Value| {
             if seen == ITEMS_AT_ONCE {
                 next = Some(*k);
@@ -223,12 +303,14 @@ impl Fs {
             if let Ok(birth) = items::birth(v) {
                 let keep = items::keep_of(k.kind, v).unwrap_or_default();
                 let extent = (k.kind == Kind::Extent).then(|| Extent::decode(v).ok()).flatten();
-                found.push((*k, birth, keep, weight(k, v), extent.filter(|e| e.stored_blocks() > 0)));
+                let extent = extent.filter(|e| e.stored_blocks() > 0);
+                found.push(Item { key: *k, birth, keep, bytes: weight(k, v), extent });
             }
             ControlFlow::Continue(())
         };
         tree.scan_over(&cache, (&place.from, &Key::last()), &mut each_item, &mut |why, _| {
             lost.get_or_insert(why);
+            lost_leaves += 1;
             if place.passes_over { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         match lost {
@@ -236,21 +318,18 @@ impl Fs {
             // Index checkpoints since then may have used the places of old nodes again.
             Some(_) if self.lock().generation() != generation => return Ok(ITEMS_AT_ONCE),
             Some(why) if !place.passes_over => return Err(why),
-            Some(_) => {}
+            Some(_) => place.lost += lost_leaves,
         }
-        for some in found.chunks(LIVES_AT_ONCE) {
+        let mut rest = &found[..];
+        while !rest.is_empty() {
             let inner = self.lock();
-            for (key, birth, keep, bytes, extent) in some {
-                let death = Cno(key.death);
-                let life = (*birth, death, inner.state.kept_by(key, *keep, death));
-                let marked = inner.is_marked(key, life);
-                let blocks = extent.as_ref().filter(|e| !e.is_shared()).map_or(0, |e| u64::from(e.blocks));
-                each(Piece { ino: Ino(key.ino), lives: &[life], blocks, bytes: *bytes, marked });
-                if let Some(e) = extent.as_ref().filter(|e| e.is_shared()) {
-                    let found = inner.shared_lives(key, e, each);
-                    found.or_else(|why| if place.passes_over { Ok(()) } else { Err(why) })?;
-                }
+            let before = inner.state.owners_asked.get();
+            let mut done = 0;
+            while done < rest.len().min(LIVES_AT_ONCE) && inner.state.owners_asked.get() - before < OWNERS_AT_ONCE {
+                inner.lives_of_item(&rest[done], place, each)?;
+                done += 1;
             }
+            rest = &rest[done..];
         }
         match next {
             Some(key) => place.from = key,
@@ -266,7 +345,7 @@ impl Fs {
     pub(super) fn history_from(&self, first: Cno) -> Place {
         let inner = self.lock();
         let trees = inner.state.history.iter().filter(|t| t.may_hold(first)).map(|t| t.tree.id()).collect();
-        Place { trees, from: Key::first(), passes_over: false }
+        Place { trees, from: Key::first(), passes_over: false, lost: 0 }
     }
 
     /// Nodes of the history trees that hold deaths from this one on.
@@ -342,8 +421,7 @@ impl Fs {
         while self.count_named_or_rest(now) && self.clock.monotonic_nanos() < now.saturating_add(COUNT_NANOS) {}
     }
 
-    /// Counts a piece; whether there is more to do. What cannot be read is tried again later: until then what is known stays as it
-    /// is, and who needs what is damaged is told.
+    /// Counts a piece; whether there is more to do. After an error that is tried again later: until then what is known stays as it is.
     pub(super) fn count_named_or_rest(&self, now: u64) -> bool {
         self.count_named_history().unwrap_or_else(|_| {
             self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
@@ -351,15 +429,16 @@ impl Fs {
         })
     }
 
-    /// Counts on what snapshots keep, when that has to be known anew; whether there is more to do.
+    /// Counts on what snapshots keep, when that has to be known anew; whether there is more to do. What cannot be read counts as kept, since
+    /// df would else tell nothing as long as it is there.
     ///
     /// # Errors
-    /// An index node that cannot be read.
+    /// None: what cannot be read is passed over.
     pub fn count_named_history(&self) -> Result<bool> {
         // One piece at a time: who begins while another one counts would count all of it for himself.
         let _one = locked(&self.counting_named, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner);
         let mut inner = self.lock();
-        let (named, before) = (inner.named_kept(), inner.state.past);
+        let (named, before, blocks) = (inner.named_kept(), inner.state.past, inner.state.history_blocks);
         let under_way =
             inner.named_count.take().filter(|count| count.before.epoch == before.epoch || broken(Break::CountMixed));
         if before.counted && !before.recount {
@@ -369,19 +448,12 @@ impl Fs {
         inner.counting_history += 1;
         let _counting = Counting(self);
         drop(inner);
-        let mut count = under_way.unwrap_or_else(|| NamedCount {
-            place: self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER)),
-            found: KnownPast::default(),
-            before,
+        let mut count = under_way.unwrap_or_else(|| {
+            let all = self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER));
+            let place = if broken(Break::CountStops) { all } else { all.passing_over() };
+            NamedCount { place, found: KnownPast::default(), before, blocks, met: 0, others: false }
         });
-        let found = &mut count.found;
-        let more = self.look_at_history(&mut count.place, &mut |p| {
-            found.bytes += p.bytes;
-            if sees(&named, p.lives) {
-                found.named_blocks += p.blocks;
-                found.named_bytes += p.bytes;
-            }
-        })?;
+        let more = self.count_some(&mut count, &named)?;
         let mut inner = self.lock();
         if inner.state.past.epoch != count.before.epoch && !broken(Break::CountMixed) {
             // Counted for others, or somebody else has counted to the end.
@@ -391,9 +463,31 @@ impl Fs {
             inner.named_count = Some(count);
             return Ok(true);
         }
+        count.end(inner.state.past.buried.saturating_sub(count.before.buried));
         // What went to history meanwhile may have been met, too: rather too much.
         inner.state.past.end_count(&count.before, &count.found);
         Ok(inner.state.past.recount)
+    }
+
+    /// Looks at a piece of what snapshots keep; whether there is more.
+    fn count_some(&self, count: &mut NamedCount, named: &Kept) -> Result<bool> {
+        let (found, met, is_other) = (&mut count.found, &mut count.met, count.others);
+        let more = self.look_at_history(&mut count.place, &mut |p| {
+            *met += p.blocks;
+            found.bytes += if is_other { 0 } else { p.bytes };
+            if sees(named, p.lives) {
+                found.named_blocks += p.blocks;
+                found.named_bytes += p.bytes;
+            }
+        })?;
+        if more || is_other || count.place.lost == 0 {
+            return Ok(more);
+        }
+        let first = named.keys().next().copied().unwrap_or(Cno::NEVER);
+        let inner = self.lock();
+        count.place.trees = inner.state.history.iter().filter(|t| !t.may_hold(first)).map(|t| t.tree.id()).collect();
+        count.others = true;
+        Ok(!count.place.trees.is_empty())
     }
 
     /// History trees that hold something.

@@ -123,6 +123,7 @@ impl Fs {
         }
         inner.reap_writes();
         inner.note_written(now);
+        inner.note_less_history();
         self.log_old_accesses(&mut inner, now)?;
         drop(inner);
         self.commit_due()?;
@@ -322,8 +323,9 @@ impl Fs {
         let max = inner.items_to_let_go(self, max);
         let looked = inner.state.sweep_ahead(tree, &from, max);
         if looked.items > 0 {
-            let max = if looked.lost.is_some() { looked.items } else { max };
-            inner.log(&Record::Sweep { tree, from, max }, self.clock.monotonic_nanos())?;
+            // Where the tree ends that is all the same.
+            inner.log(&Record::Sweep { tree, from, max: looked.items }, self.clock.monotonic_nanos())?;
+            inner.note_less_history();
         }
         Ok(looked)
     }

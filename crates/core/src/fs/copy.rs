@@ -285,7 +285,8 @@ impl Inner {
     }
 
     /// Marks what these pieces, from file block `first` on, lie in as shared:
-    /// what is committed by a record, what is not with its own commit.
+    /// what is committed by a record, what is not with its own commit. Refused where back references of them cannot be read, since
+    /// the commit of the destination would end all writing.
     fn prepare_source(&mut self, fs: &Fs, span: Span, first: u64, pieces: &[Piece]) -> Result<()> {
         let ino = span.from;
         let mut committed: Option<(u64, u64)> = None;
@@ -294,6 +295,7 @@ impl Inner {
             let (from, to) = (block, block + p.blocks);
             block = to;
             let Source::Disk(e) = &p.source else { continue };
+            self.state.join_ahead(e.addr, e.blocks)?;
             let content = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).filter(|_| span.at == At::Live);
             match content.filter(|c| c.overlay.overlapping(from, to).next().is_some()) {
                 Some(content) => content.overlay.share(from, to),
@@ -304,8 +306,14 @@ impl Inner {
         let Some((from, to)) = committed else { return Ok(()) };
         let blocks = to - from;
         let record = match span.at {
-            At::Live => Record::Share { ino, from, blocks },
-            At::Past(cno) => Record::SharePast { ino, cno, from, blocks },
+            At::Live => {
+                self.state.share_ahead(ino, from, blocks)?;
+                Record::Share { ino, from, blocks }
+            }
+            At::Past(cno) => {
+                self.state.share_past_ahead(ino, cno, from, blocks)?;
+                Record::SharePast { ino, cno, from, blocks }
+            }
         };
         self.log(&record, fs.clock.monotonic_nanos())
     }

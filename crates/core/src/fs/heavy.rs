@@ -9,6 +9,7 @@
 use super::account::{self, Counting, Kept, Piece, Place, sees};
 use super::background::ToSweep;
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::state::SHED_MAX;
 use crate::{Error, Result};
 use nenrin_format::items::{self, Extent};
@@ -78,7 +79,7 @@ impl Heaviest {
 
 /// Looking for the files that have more than their share, in pieces.
 pub(super) struct Survey {
-    /// Blocks of history when it began.
+    /// Blocks of history that may be shed, when it began.
     blocks: u64,
     /// History of a file was let go by it.
     any: bool,
@@ -170,7 +171,7 @@ impl Fs {
     /// Begins to look for files with more than their share; not where none is known to be, or no more can be noted.
     pub(super) fn survey(&self) -> Option<Survey> {
         let inner = self.lock();
-        let blocks = inner.state.history_blocks;
+        let blocks = inner.unnamed_history();
         let known = inner.none_heavy_at.is_some_and(|then| blocks <= then + then / 8);
         if known || inner.state.shed.len() >= SHED_MAX {
             return None;
@@ -321,6 +322,21 @@ impl Fs {
 }
 
 impl Inner {
+    /// Blocks of history that snapshots do not keep; all of them while it is not known how many these are.
+    fn unnamed_history(&self) -> u64 {
+        let named = if self.state.past.counted { self.named_history() } else { 0 };
+        self.state.history_blocks.saturating_sub(named)
+    }
+
+    /// History may be less than when nobody had more than his share: what comes on top of that may be one file's. How much there is when it
+    /// has to go is nearly the same each time.
+    pub(super) fn note_less_history(&mut self) {
+        let now = self.unnamed_history();
+        if let Some(then) = self.none_heavy_at.as_mut().filter(|_| !broken(Break::NoneHeavyStays)) {
+            *then = now.min(*then);
+        }
+    }
+
     /// The snapshots.
     pub(super) fn named_kept(&self) -> Kept {
         self.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, c)| (*cno, c.clone())).collect()

@@ -3,15 +3,17 @@
 
 use super::history::Named;
 use super::{Fs, Inner};
-use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::retention::{Kept, Mark, Moment, Retention, levels};
 use crate::state::{LANDMARKS_MAX, SLOT_MASK, Span, State, bad_item};
+use crate::{Error, Result};
 use nenrin_format::items::{Dirent, Inode, Keep, Landmark};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Cno, Ino, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 /// Versions that are looked at each time that checkpoints are let go.
 const VERSIONS_MAX: usize = LANDMARKS_MAX;
@@ -83,7 +85,8 @@ impl Fs {
         self.lock().state.landmarks.at(cno).map(|l| l.wall)
     }
 
-    /// Keeps, of the versions of files that only `drops` show, those that stand out.
+    /// Keeps, of the versions of files that only `drops` show, those that stand out. What cannot be read has none, and is told when all
+    /// others have theirs: the checkpoints go all the same.
     pub(super) fn keep_landmarks(&self, rule: &Retention, drops: &[Cno]) -> Result<()> {
         let most = rule.levels();
         if most == 0 || drops.is_empty() {
@@ -91,10 +94,17 @@ impl Fs {
         }
         let gone: BTreeSet<Cno> = drops.iter().copied().collect();
         let mut known = Known::new();
-        for vanishing in self.vanishing(&gone)? {
+        let (vanishing, mut lost) = self.vanishing(&gone);
+        for vanishing in vanishing {
+            if lost.is_some() && broken(Break::LandmarksStop) {
+                break;
+            }
             let now = self.clock.wall();
             let mut inner = self.room_to_let_go()?;
-            let found = inner.landmark(&vanishing, &gone, most, now, &mut known)?;
+            let found = inner.landmark(&vanishing, &gone, most, now, &mut known).unwrap_or_else(|why| {
+                lost.get_or_insert(why);
+                None
+            });
             if inner.state.landmarks.len() >= 2 * LANDMARKS_MAX {
                 break;
             }
@@ -104,13 +114,13 @@ impl Fs {
                 inner.log(&record, self.clock.monotonic_nanos())?;
             }
         }
-        Ok(())
+        lost.map_or(Ok(()), Err)
     }
 
-    /// The versions of files that only these checkpoints show.
-    fn vanishing(&self, gone: &BTreeSet<Cno>) -> Result<Vec<Vanishing>> {
-        let (Some(first), Some(last)) = (gone.first().copied(), gone.last().copied()) else { return Ok(Vec::new()) };
-        let mut out = Vec::new();
+    /// The versions of files that only these checkpoints show, and why there may be more.
+    fn vanishing(&self, gone: &BTreeSet<Cno>) -> (Vec<Vanishing>, Option<Error>) {
+        let (mut out, mut lost) = (Vec::new(), None);
+        let (Some(first), Some(last)) = (gone.first().copied(), gone.last().copied()) else { return (out, lost) };
         let inner = self.lock();
         // What died behind the next one that stays is shown by that one.
         let stays = inner.state.kept.range(last.next()..).map(|(cno, _)| *cno).find(|cno| !gone.contains(cno));
@@ -122,10 +132,10 @@ impl Fs {
         for tree in trees {
             let mut from = Some(Key::new(Ino(0), Kind::Inode, 0, 0));
             while let Some(key) = from.filter(|_| out.len() < VERSIONS_MAX) {
-                from = self.lock().vanishing_in(tree, key, gone, &mut out)?;
+                from = self.lock().vanishing_in(tree, key, gone, (&mut out, &mut lost));
             }
         }
-        Ok(out)
+        (out, lost)
     }
 
     /// Lets go the landmarks that the rule does not keep any more, and what is too many.
@@ -162,25 +172,36 @@ impl Inner {
         self.state.landmarks.iter().map(mark).collect()
     }
 
-    /// Looks at some items of a tree; where to go on.
+    /// Looks at some items of a tree; where to go on. What cannot be read is passed over.
     fn vanishing_in(
         &self,
         tree: TreeId,
         from: Key,
         gone: &BTreeSet<Cno>,
-        out: &mut Vec<Vanishing>,
-    ) -> Result<Option<Key>> {
-        let Some(t) = self.state.history.iter().find(|t| t.tree.id() == tree) else { return Ok(None) };
+        (out, lost): (&mut Vec<Vanishing>, &mut Option<Error>),
+    ) -> Option<Key> {
+        let t = self.state.history.iter().find(|t| t.tree.id() == tree)?;
         let mut from = Some(from);
         for _ in 0..ITEMS_AT_ONCE {
-            let Some(start) = from else { return Ok(None) };
-            let Some((key, value)) = t.tree.next(&self.state.cache, &start)? else { return Ok(None) };
+            let mut next = None;
+            let unread = t.tree.scan_readable(&self.state.cache, &from?, &Key::last(), &mut |k, v| {
+                next = Some((*k, v.clone()));
+                ControlFlow::Break(())
+            });
+            *lost = lost.take().or(unread);
+            let (key, value) = next?;
             if key.kind != Kind::Inode {
                 from = key.ino.checked_add(1).map(|ino| Key::new(Ino(ino), Kind::Inode, 0, 0));
                 continue;
             }
             from = key.successor();
-            let inode = Inode::decode(&value).map_err(|why| bad_item(&key, why))?;
+            let inode = match Inode::decode(&value) {
+                Ok(inode) => inode,
+                Err(why) => {
+                    lost.get_or_insert(bad_item(&key, why));
+                    continue;
+                }
+            };
             let (ino, birth, death) = (Ino(key.ino), inode.birth, Cno(key.death));
             // Of what keeps less, nothing is to outlive its checkpoints.
             let keeps_less = inode.keep_rule().keep != Keep::Full;
@@ -194,7 +215,7 @@ impl Inner {
                 out.push(Vanishing { ino, cno });
             }
         }
-        Ok(from)
+        from
     }
 
     /// The landmark to keep of a version, if it stands out.

@@ -53,6 +53,8 @@ mod retain;
 mod scrub;
 #[cfg(test)]
 mod sharing_tests;
+#[cfg(test)]
+mod shed_tests;
 mod space;
 #[cfg(test)]
 mod space_tests;
@@ -288,7 +290,7 @@ struct Inner {
     nothing_available: Option<(space::PictureOfRoom, u64)>,
     /// How things stood when no more room could be made, and when (monotonic).
     exhausted: Option<(space::PictureOfRoom, u64)>,
-    /// Blocks of history when no inode had more than its share of them.
+    /// Blocks of history that may be shed when no inode had more than its share of them, or the fewest since.
     none_heavy_at: Option<u64>,
     /// Looking for files with too much history, while it crowds out the cleaner.
     survey: Option<heavy::Survey>,

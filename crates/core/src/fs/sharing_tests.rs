@@ -7,9 +7,10 @@ use crate::breaks::{Break, with};
 use crate::segments::KIND_DATA;
 use crate::testing::{create, device, mount};
 use nenrin_format::items::Extent;
+use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, Time};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, Ino, Time};
 use std::sync::Arc;
 
 fn volume(mib: usize) -> Arc<Fs> {
@@ -54,6 +55,121 @@ fn the_first_owner_that_is_live_says_it() {
 #[should_panic(expected = "back references were looked at")]
 fn owners_that_are_all_asked_are_noticed() {
     with(Break::OwnersAllAsked, copies_are_written_over);
+}
+
+/// Blocks of many files that lie next to each other, and files that have one copy of each.
+pub(super) fn neighbours(fs: &Fs, files: u64, copies: u64) -> Vec<Ino> {
+    let of = |kind: &str, n: u64| create(fs, &format!("{kind} {n}"));
+    let originals: Vec<Ino> = (0..files).map(|n| of("original", n)).collect();
+    for ino in &originals {
+        assert_eq!(fs.write(*ino, 0, &[7; BLOCK_BYTES], 0).unwrap(), BLOCK_BYTES);
+    }
+    fs.sync_all().unwrap();
+    let copies: Vec<Ino> = (0..copies).map(|n| of("copy", n)).collect();
+    for copy in &copies {
+        for (n, ino) in (0..).zip(&originals) {
+            assert_eq!(fs.copy_range(*ino, 0, *copy, n * 2 * 4096, 4096, 0).unwrap(), 4096);
+        }
+    }
+    fs.sync_all().unwrap();
+    copies
+}
+
+/// P7: who removes something asks nobody who has something else, nor all who have the same.
+fn a_copy_among_many_is_removed(fs: &Fs) {
+    let asked = || fs.lock().state.owners_asked.get();
+    let before = asked();
+    fs.unlink(Ino::ROOT, b"original 100").unwrap();
+    let one = asked() - before;
+    assert!(one < 8, "{one} back references were looked at for one block");
+    fs.unlink(Ino::ROOT, b"copy 20").unwrap();
+    fs.sync_all().unwrap();
+    while fs.reap_step().unwrap() == super::background::Reaped::Some {}
+    let all = asked() - before;
+    assert!(all < 8 * FILES, "{all} back references were looked at for {FILES} blocks");
+    assert_eq!(fs.failed(), None);
+}
+
+const FILES: u64 = 256;
+
+#[test]
+fn who_removes_one_of_many_copies_asks_few() {
+    let fs = volume(64);
+    neighbours(&fs, FILES, 50);
+    a_copy_among_many_is_removed(&fs);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "back references were looked at for one block")]
+fn neighbours_that_are_all_asked_are_noticed() {
+    let fs = volume(64);
+    neighbours(&fs, FILES, 50);
+    with(Break::OwnersAllAsked, || a_copy_among_many_is_removed(&fs));
+}
+
+/// Who counts what the past keeps asks no longer than until an owner is live, either.
+fn copies_of_the_past_are_counted(fs: &Fs, cno: Cno, items: u64) {
+    let before = fs.lock().state.owners_asked.get();
+    assert_eq!(fs.freed_by_dropping(&[cno]).unwrap().content_blocks, 0);
+    let asked = fs.lock().state.owners_asked.get() - before;
+    assert!(asked < 40 * items, "{asked} back references were looked at for {items} items of the past");
+}
+
+/// Copies that are written over behind a checkpoint, and how many items of the past that makes.
+fn copies_of_the_past() -> (Arc<Fs>, Cno, u64) {
+    let fs = volume(64);
+    let copies = neighbours(&fs, FILES, 12);
+    let cno = fs.checkpoint_create(None).unwrap().cno;
+    for ino in copies {
+        (0..FILES).for_each(|n| assert!(fs.write(ino, n * 2 * 4096, &[8; BLOCK_BYTES], 0).is_ok()));
+    }
+    fs.sync_all().unwrap();
+    (fs, cno, 12 * FILES)
+}
+
+#[test]
+fn who_counts_asks_up_to_the_first_that_is_live() {
+    let (fs, cno, items) = copies_of_the_past();
+    copies_of_the_past_are_counted(&fs, cno, items);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "items of the past")]
+fn who_counts_and_asks_all_is_noticed() {
+    let (fs, cno, items) = copies_of_the_past();
+    with(Break::OwnersAllAsked, || copies_of_the_past_are_counted(&fs, cno, items));
+}
+
+/// P7: where all owners are of the past each asks all others, a bounded number of them while others wait.
+#[test]
+fn a_step_of_a_sweep_asks_a_bounded_number() {
+    let fs = volume(64);
+    neighbours(&fs, 256, 12);
+    let cno = fs.checkpoint_create(None).unwrap().cno;
+    for n in 0..256 {
+        fs.unlink(Ino::ROOT, format!("original {n}").as_bytes()).unwrap();
+    }
+    (0..12).for_each(|n| fs.unlink(Ino::ROOT, format!("copy {n}").as_bytes()).unwrap());
+    fs.sync_all().unwrap();
+    while fs.reap_step().unwrap() == super::background::Reaped::Some {}
+    assert_eq!(fs.usage().history_blocks, 256);
+    fs.checkpoint_drop(&[cno]).unwrap();
+    let trees: Vec<TreeId> = fs.lock().state.history.iter().rev().map(|t| t.tree.id()).collect();
+    let (mut steps, mut most) = (0, 0);
+    for tree in trees {
+        let mut from = Some(Key::first());
+        while let Some(key) = from {
+            let mut inner = fs.lock();
+            let before = inner.state.owners_asked.get();
+            from = fs.sweep_step(&mut inner, tree, key, 4096).unwrap().go_on;
+            most = most.max(inner.state.owners_asked.get() - before);
+            steps += 1;
+        }
+    }
+    assert!(steps > 4 && most < 1_000_000, "{most} back references were looked at in one of {steps} steps");
+    assert_eq!(fs.usage().history_blocks, 0);
 }
 
 /// P6: blocks that a live item and one of history have are moved; which goes first does not matter.

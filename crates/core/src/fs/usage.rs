@@ -191,7 +191,7 @@ pub(super) fn run_of(e: &Extent) -> Run {
 }
 
 /// In order, those that overlap or follow each other as one.
-fn joined(mut runs: Vec<Run>) -> Vec<Run> {
+pub(super) fn joined(mut runs: Vec<Run>) -> Vec<Run> {
     runs.sort_unstable();
     let mut out: Vec<Run> = Vec::with_capacity(runs.len());
     for (from, to) in runs {
@@ -204,7 +204,7 @@ fn joined(mut runs: Vec<Run>) -> Vec<Run> {
 }
 
 /// What is left of runs in order when others, in order, are taken away.
-fn without(runs: &[Run], gone: &[Run]) -> Vec<Run> {
+pub(super) fn without(runs: &[Run], gone: &[Run]) -> Vec<Run> {
     let (mut out, mut first) = (Vec::new(), 0);
     for (mut at, end) in runs.iter().copied() {
         first += gone[first..].partition_point(|(_, to)| *to <= at);

@@ -393,6 +393,21 @@ impl Tree {
         self.leaf_of(cache, key).map(drop)
     }
 
+    /// That all leaves which may have items from `from` to `to` can be read; how many these are. What the items say is not looked at.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn reach_all(&self, cache: &NodeCache, from: &Key, to: &Key) -> Result<u64> {
+        let (mut leaves, mut at) = (0, Some(*from));
+        while let Some(key) = at.filter(|key| key <= to) {
+            let Some((leaf, expect)) = self.child_at(cache, 0, &key)? else { break };
+            drop(self.node(cache, &leaf, &expect)?);
+            leaves += 1;
+            at = expect.high;
+        }
+        Ok(leaves)
+    }
+
     /// Makes the node that starts at `key` on `level`, and the path to it, dirty
     /// if it still is the version with a copy at `copy`; returns whether it was. So the next
     /// checkpoint moves it elsewhere, for cleaning index segments.
@@ -426,6 +441,21 @@ impl Tree {
             }
         }
         Ok(count)
+    }
+
+    /// [`Tree::clean_leaves`] where a leaf that cannot be read counts as one.
+    pub fn clean_leaves_about<'k>(&self, cache: &NodeCache, keys: impl Iterator<Item = &'k Key>) -> u64 {
+        let (mut count, mut last) = (0, None);
+        for key in keys {
+            let (first, dirty) = match self.leaf_of(cache, key) {
+                Ok(Some((first, dirty))) => (Some(first), dirty),
+                Ok(None) => continue,
+                Err(_) => (None, false),
+            };
+            count += u64::from(!dirty && (last != Some(first)));
+            last = Some(first);
+        }
+        count
     }
 
     /// First key of the leaf that would have `key`, and whether the leaf is dirty.

@@ -21,8 +21,12 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::{Addr, Cno, Ino, XATTR_BYTES_MAX};
 
+/// Leaves of back references that one step may meet, the first item apart: applying it asks their owners, up to one that is live, while
+/// others wait.
+const LEAVES_MAX: u64 = 1024;
+
 impl State {
-    /// How many items a step of the reaper can take, at most `max`.
+    /// How many items a step of the reaper can take, at most `max`; fewer where very many own what they name.
     ///
     /// # Errors
     /// Not even the first one.
@@ -33,10 +37,14 @@ impl State {
         let reap = Reap::decode(&v).map_err(|why| bad_item(&key, why))?;
         self.reaped_ahead(ino, &reap)?;
         let (items, read) = self.dying(ino, &reap, max as usize);
+        let mut leaves = 0;
         for (before, (key, value)) in items.iter().take(max as usize).enumerate() {
             match self.retire_ahead(key, value, reap.death, reap.rule) {
                 Err(_) if before > 0 => return Ok(before as u32),
-                other => other?,
+                other => leaves += other?,
+            }
+            if leaves > LEAVES_MAX && before > 0 {
+                return Ok(before as u32);
             }
         }
         match read {
@@ -73,7 +81,7 @@ impl State {
         let at_once = ITEMS_AT_ONCE + 1 + usize::from(inode.nlink > 0);
         let (items, read) = self.dying(ino, &Reap { death, fork, whole: true, rule }, at_once);
         read?;
-        items.iter().take(at_once).try_for_each(|(key, value)| self.retire_ahead(key, value, death, rule))?;
+        items.iter().take(at_once).try_for_each(|(key, value)| self.retire_ahead(key, value, death, rule).map(drop))?;
         if items.len() <= at_once {
             return Ok(());
         }
@@ -216,17 +224,25 @@ impl State {
         self.live.reach(&self.cache, &Key::new(ino, Kind::Extent, inode.fork, to))
     }
 
-    /// What a sweep of `max` items from `from` on would look at, up to what cannot be read.
+    /// What a sweep of `max` items from `from` on would look at, up to what cannot be read; fewer where very many own what nobody sees.
     pub fn sweep_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Looked {
         let mut looked = self.unseen(tree, from, max);
         if broken(Break::NotReadAhead) {
             return looked;
         }
-        let stays = |(at, key, value): &(u32, Key, Value)| {
-            self.free_ahead(key, value).err().map(|why| (*at, key.successor(), why))
-        };
-        if let Some((at, behind, why)) = looked.gone.iter().find_map(stays) {
-            (looked.items, looked.go_on, looked.lost) = (at, behind, Some(why));
+        let (mut leaves, mut end) = (0, None);
+        for (n, (at, key, value)) in looked.gone.iter().enumerate() {
+            match self.free_ahead(key, value) {
+                Err(why) => end = Some((*at, key.successor(), Some(why))),
+                Ok(more) if n > 0 && leaves + more > LEAVES_MAX => end = Some((*at, Some(*key), None)),
+                Ok(more) => leaves += more,
+            }
+            if end.is_some() {
+                break;
+            }
+        }
+        if let Some(end) = end {
+            (looked.items, looked.go_on, looked.lost) = end;
         }
         looked
     }
@@ -238,9 +254,12 @@ impl State {
     pub fn forget_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Option<Key>, bool)> {
         let (gone, go_on) = self.forgotten(tree, from, max)?;
         if !broken(Break::NotReadAhead) {
-            gone.iter().try_for_each(|(key, value)| match is_history(tree) {
-                true => self.free_ahead(key, value),
-                false => self.retire_ahead(key, value, self.open_cno, KeepRule::default()),
+            gone.iter().try_for_each(|(key, value)| {
+                let read = match is_history(tree) {
+                    true => self.free_ahead(key, value),
+                    false => self.retire_ahead(key, value, self.open_cno, KeepRule::default()),
+                };
+                read.map(drop)
             })?;
         }
         Ok((go_on, !gone.is_empty()))
@@ -286,23 +305,61 @@ impl State {
         if broken(Break::NotReadAhead) {
             return Ok(());
         }
-        [addr, new].into_iter().try_for_each(|addr| self.owners(addr, blocks).map(drop))
+        [addr, new].into_iter().try_for_each(|addr| self.reach_owners(addr, blocks).map(drop))
     }
 
-    /// That an item can leave the live tree.
-    fn retire_ahead(&self, key: &Key, old: &Value, death: Cno, rule: KeepRule) -> Result<()> {
+    /// That the live extents that overlap these file blocks can be marked as shared.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn share_ahead(&self, ino: Ino, from: u64, blocks: u64) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        let fork = self.need_inode(ino)?.fork;
+        self.unshared(ino, fork, from, blocks)?.iter().try_for_each(|(key, e)| {
+            self.live.reach(&self.cache, key)?;
+            self.new_owner_ahead(key, e.addr)
+        })
+    }
+
+    /// The same of what a kept checkpoint shows of them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn share_past_ahead(&self, ino: Ino, cno: Cno, from: u64, blocks: u64) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        self.unshared_past(ino, cno, from, blocks)?.iter().try_for_each(|(tree, key, e)| {
+            let past = self.history.iter().map(|t| &t.tree).find(|t| t.id() == *tree);
+            past.unwrap_or(&self.live).reach(&self.cache, key)?;
+            self.new_owner_ahead(key, e.addr)
+        })
+    }
+
+    /// That what is committed later can name these blocks, too, whoever has them by then.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn join_ahead(&self, addr: Addr, blocks: u32) -> Result<()> {
+        if broken(Break::NotReadAhead) { Ok(()) } else { self.reach_owners(addr, blocks).map(drop) }
+    }
+
+    /// That an item can leave the live tree; how many leaves of back references that meets.
+    fn retire_ahead(&self, key: &Key, old: &Value, death: Cno, rule: KeepRule) -> Result<u64> {
         let (_, keep, extent) = self.burial(key, old, death, rule)?;
-        let past = key.died(death.0);
+        let (past, mut leaves) = (key.died(death.0), 0);
         if let Some(e) = extent.filter(Extent::is_shared) {
-            self.owner_ahead(key, &e)?;
+            leaves = self.owner_ahead(key, &e)?;
             if keep.is_some() {
                 self.new_owner_ahead(&past, e.addr)?;
             }
         }
-        match self.history.last().filter(|t| keep.is_some() && !t.sealed) {
-            Some(newest) => self.place_ahead(&newest.tree, &past),
-            None => Ok(()),
+        if let Some(newest) = self.history.last().filter(|t| keep.is_some() && !t.sealed) {
+            self.place_ahead(&newest.tree, &past)?;
         }
+        Ok(leaves)
     }
 
     fn place_ahead(&self, tree: &Tree, key: &Key) -> Result<()> {
@@ -313,19 +370,19 @@ impl State {
         }
     }
 
-    /// That an item of history can go.
-    fn free_ahead(&self, key: &Key, value: &Value) -> Result<()> {
+    /// That an item of history can go; how many leaves of back references that meets.
+    fn free_ahead(&self, key: &Key, value: &Value) -> Result<u64> {
         if key.kind != Kind::Extent {
-            return Ok(());
+            return Ok(0);
         }
         let e = extent(key, value)?;
-        if e.is_shared() { self.owner_ahead(key, &e) } else { Ok(()) }
+        if e.is_shared() { self.owner_ahead(key, &e) } else { Ok(0) }
     }
 
-    /// That an owner of shared blocks can go: its back reference, and those of the others.
-    fn owner_ahead(&self, owner: &Key, e: &Extent) -> Result<()> {
+    /// That an owner of shared blocks can go: its back reference, and those of the others. How many leaves they have.
+    fn owner_ahead(&self, owner: &Key, e: &Extent) -> Result<u64> {
         self.has_backref(owner, e)?;
-        if e.stored_blocks() > 0 { self.owners(e.addr, e.stored_blocks()).map(drop) } else { Ok(()) }
+        if e.stored_blocks() > 0 { self.reach_owners(e.addr, e.stored_blocks()) } else { Ok(0) }
     }
 
     fn has_backref(&self, owner: &Key, e: &Extent) -> Result<()> {

@@ -74,12 +74,13 @@ impl State {
         let is_for_all = rule.keep == Keep::Full
             || birth < before && self.kept.range(birth..before).next().is_some()
             || self.landmarks.see(key, birth, death);
-        if is_for_all {
-            return Ok(Some(Keep::Full));
-        }
-        let kept = KeptFor { keep: rule.keep, named_by: death };
-        let anchored = self.is_anchored(kept, birth, death) && !broken(Break::AnchorIgnored);
-        Ok(anchored.then_some(rule.keep))
+        let keep = if is_for_all { Keep::Full } else { rule.keep };
+        // What died before its history was shed, and is reaped later, went with that.
+        let kept =
+            if broken(Break::ShedReaped) { KeptFor { keep, named_by: death } } else { self.kept_by(key, keep, death) };
+        let anchored = || self.is_anchored(kept, birth, death) && !broken(Break::AnchorIgnored);
+        let stays = kept.keep == Keep::Full || anchored() || self.landmarks.see(key, birth, death);
+        Ok(stays.then_some(keep))
     }
 
     /// Whether anything that is kept sees an item of history.

@@ -15,6 +15,8 @@ use nenrin_format::{COUNTER_MAX, Cno};
 pub struct KnownPast {
     /// Blocks of content that they keep; rather too much where blocks are shared.
     pub named_blocks: u64,
+    /// Blocks that came to history since the volume was opened, whoever keeps them.
+    pub buried: u64,
     /// Bytes of items that they keep.
     pub named_bytes: u64,
     /// Bytes of all items in the history trees that may hold such.
@@ -99,8 +101,8 @@ impl State {
         let mut named = self.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
         self.past.named = named.next().map(|first| (first, named.next_back().unwrap_or(first)));
         if self.past.named.is_none() {
-            let (asked, epoch) = (self.past.asked, self.past.epoch + 1);
-            self.past = KnownPast { counted: true, asked, epoch, ..KnownPast::default() };
+            let (asked, buried, epoch) = (self.past.asked, self.past.buried, self.past.epoch + 1);
+            self.past = KnownPast { counted: true, asked, buried, epoch, ..KnownPast::default() };
         }
     }
 

@@ -32,6 +32,7 @@ pub use keep::KeptFor;
 pub use known::{KnownPast, weight};
 pub use landmarks::{LANDMARKS_MAX, Landmarks};
 pub use namespace::xattr_pieces;
+pub use sharing::backref_key;
 pub use shed::{SHED_MAX, Sheds};
 pub use versions::{Span, Version};
 
@@ -236,6 +237,7 @@ impl State {
             let before = self.history_blocks;
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
             let buried = self.history_blocks.saturating_sub(before);
+            self.past.buried = self.past.buried.saturating_add(buried);
             // Of shared blocks other items of history may be the last owners: rather too much.
             let unknown = e.is_shared() && self.has_snapshots();
             let named = self.is_named(birth, death);

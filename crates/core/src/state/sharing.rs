@@ -13,6 +13,7 @@ use crate::breaks::{Break, broken};
 use crate::{At, Error, Result};
 use nenrin_format::items::{Backref, EXTENT_SHARED, Extent};
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
 use nenrin_format::{Addr, Cno, EXTENT_BLOCKS_MAX, Ino};
 use std::ops::{ControlFlow, Range};
 
@@ -131,19 +132,65 @@ impl State {
         Ok(out)
     }
 
+    /// [`State::owners`], unless live ones have all of these blocks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn owners_unless_live(&self, addr: Addr, blocks: u32) -> Result<Option<Vec<(Addr, Backref)>>> {
+        let all_live = self.needs(addr, blocks)?.iter().all(|need| *need == Need::Live);
+        if all_live { Ok(None) } else { self.owners(addr, blocks).map(Some) }
+    }
+
+    /// The next owners of shared extents that begin from a place on, up to `most`, and where to go on: from the back reference at that key.
+    ///
+    /// # Errors
+    /// A node that cannot be read; a back reference that makes no sense.
+    pub fn some_owners(&self, from: &Key, end: Addr, most: usize) -> Result<(Vec<(Addr, Backref)>, Option<Key>)> {
+        let (mut out, mut next) = (Vec::new(), None);
+        let Some(last) = end.0.checked_sub(1) else { return Ok((out, next)) };
+        self.scan_owners(from, &last_backref_key(Addr(last)), &mut |k, owner| {
+            if out.len() == most {
+                next = Some(*k);
+                return ControlFlow::Break(());
+            }
+            out.push((Addr(k.ino), owner));
+            ControlFlow::Continue(())
+        })?;
+        Ok((out, next))
+    }
+
+    /// That the owners of these blocks can be asked; how many leaves there are of them. Where they all lie next to each other each would
+    /// meet all of them.
+    pub(super) fn reach_owners(&self, addr: Addr, blocks: u32) -> Result<u64> {
+        if broken(Break::OwnersAllAsked) {
+            return self.owners(addr, blocks).map(|_| 1);
+        }
+        let Some(last) = addr.0.saturating_add(u64::from(blocks)).checked_sub(1) else { return Ok(0) };
+        let (first, last) = (backref_key(Addr(first_start(addr)), 0), last_backref_key(Addr(last)));
+        self.space.reach_all(&self.cache, &first, &last)
+    }
+
     /// The owners of shared extents that begin at these addresses, in order.
     fn each_owner(&self, starts: Range<u64>, each: &mut dyn FnMut(Addr, Backref) -> ControlFlow<()>) -> Result<()> {
         let Some(last) = starts.end.checked_sub(1).filter(|last| *last >= starts.start) else { return Ok(()) };
-        let first = backref_key(Addr(starts.start), 0);
-        let last = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..backref_key(Addr(last), 0) };
+        let (first, last) = (backref_key(Addr(starts.start), 0), last_backref_key(Addr(last)));
+        self.scan_owners(&first, &last, &mut |k, owner| each(Addr(k.ino), owner))
+    }
+
+    fn scan_owners(
+        &self,
+        first: &Key,
+        last: &Key,
+        each: &mut dyn FnMut(&Key, Backref) -> ControlFlow<()>,
+    ) -> Result<()> {
         let mut bad = None;
-        self.space.scan(&self.cache, &first, &last, &mut |k, v| {
+        self.space.scan(&self.cache, first, last, &mut |k, v| {
             self.owners_asked.set(self.owners_asked.get() + 1);
             if k.kind != Kind::Backref {
                 return ControlFlow::Continue(());
             }
             match Backref::decode(v) {
-                Ok(b) => each(Addr(k.ino), b),
+                Ok(b) => each(k, b),
                 Err(why) => {
                     bad = Some(bad_item(k, why));
                     ControlFlow::Break(())
@@ -216,10 +263,7 @@ impl State {
         if inode.blocks == 0 || blocks == 0 {
             return Ok(());
         }
-        for (key, e) in self.extents(ino, inode.fork, from, from.saturating_add(blocks), usize::MAX)? {
-            if e.is_unwritten() || e.is_shared() {
-                continue;
-            }
+        for (key, e) in self.unshared(ino, inode.fork, from, blocks)? {
             let shared = Extent { flags: e.flags | EXTENT_SHARED, ..e };
             self.live.insert(&self.cache, key, shared.encode().into())?;
             self.add_backref(&key, &shared)?;
@@ -227,18 +271,35 @@ impl State {
         Ok(())
     }
 
+    /// The live extents that [`State::share`] of these file blocks marks.
+    pub(super) fn unshared(&self, ino: Ino, fork: u32, from: u64, blocks: u64) -> Result<Vec<(Key, Extent)>> {
+        let mut found = self.extents(ino, fork, from, from.saturating_add(blocks), usize::MAX)?;
+        found.retain(|(_, e)| !e.is_unwritten() && !e.is_shared());
+        Ok(found)
+    }
+
+    /// The items that [`State::share_past`] of these file blocks marks, with the trees they are in.
+    pub(super) fn unshared_past(
+        &self,
+        ino: Ino,
+        cno: Cno,
+        from: u64,
+        blocks: u64,
+    ) -> Result<Vec<(TreeId, Key, Extent)>> {
+        let Some(last) = from.checked_add(blocks).and_then(|end| end.checked_sub(1)).filter(|_| blocks > 0) else {
+            return Ok(Vec::new());
+        };
+        let mut found = self.view(At::Past(cno))?.extent_items(ino, from, last)?;
+        found.retain(|(_, _, e)| e.stored_blocks() > 0 && !e.is_shared());
+        Ok(found)
+    }
+
     /// What a kept checkpoint shows of these file blocks may be shared from now on.
     pub(super) fn share_past(&mut self, ino: Ino, cno: Cno, from: u64, blocks: u64) -> Result<()> {
-        let Some(last) = from.checked_add(blocks).and_then(|end| end.checked_sub(1)).filter(|_| blocks > 0) else {
-            return Ok(());
-        };
         if broken(Break::PastNotShared) {
             return Ok(());
         }
-        for (tree, key, e) in self.view(At::Past(cno))?.extent_items(ino, from, last)? {
-            if e.stored_blocks() == 0 || e.is_shared() {
-                continue;
-            }
+        for (tree, key, e) in self.unshared_past(ino, cno, from, blocks)? {
             let shared = Extent { flags: e.flags | EXTENT_SHARED, ..e };
             let value = shared.encode().into();
             match self.history.iter_mut().find(|t| t.tree.id() == tree) {
@@ -332,6 +393,12 @@ fn first_start(addr: Addr) -> u64 {
     addr.0 - u64::from(EXTENT_BLOCKS_MAX.saturating_sub(1).min(addr.block().saturating_sub(1)))
 }
 
-const fn backref_key(addr: Addr, off: u64) -> Key {
+/// Key of a back reference.
+pub const fn backref_key(addr: Addr, off: u64) -> Key {
     Key { ino: addr.0, kind: Kind::Backref, fork: 0, off, death: 0 }
+}
+
+/// Behind all of those at an address.
+const fn last_backref_key(addr: Addr) -> Key {
+    Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..backref_key(addr, 0) }
 }

@@ -3,10 +3,12 @@
 //! Invariants
 //! 1. What is in memory is what the space tree has.
 //! 2. A name of a checkpoint counts for what was shed later, so that snapshots lose nothing.
+//! 3. What is remembered no longer forbids nothing then, nor later: anchors only become fewer.
 
 use super::State;
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
-use nenrin_format::items::Shed;
+use nenrin_format::items::{Checkpoint, Shed};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Cno, Ino, Invalid, Time};
 use std::collections::BTreeMap;
@@ -59,11 +61,18 @@ impl State {
         self.drop_landmarks(&landmarks)
     }
 
-    /// Lets go of what no kept checkpoint needs to know.
+    /// Lets go of what no kept checkpoint needs to know: where all older ones are snapshots for which what was shed is kept anyway, it
+    /// forbids nothing. A snapshot that was the first of its day and got its name later is one for what is kept by day as well, and that
+    /// may have gone by what was shed.
     pub(super) fn tidy_shed(&mut self) -> Result<()> {
-        let oldest = self.kept.keys().next().copied().unwrap_or(self.open_cno);
-        let over: Vec<_> =
-            self.shed.0.iter().filter(|((_, upto), _)| *upto <= oldest).map(|(k, v)| (*k, v.0)).collect();
+        let all = |shed: &Shed| {
+            let keeps = |(cno, c): (&Cno, &Checkpoint)| {
+                let by = if c.is_daily() { shed.at.min(cno.next()) } else { shed.at };
+                c.is_named() && c.named_at <= by && !broken(Break::ShedsPileUp)
+            };
+            self.kept.range(..shed.upto).all(keeps)
+        };
+        let over: Vec<_> = self.shed.0.iter().filter(|(_, (_, shed))| all(shed)).map(|(k, v)| (*k, v.0)).collect();
         for ((ino, upto), number) in over {
             self.shed.0.remove(&(ino, upto));
             self.space.remove(&self.cache, &shed_key(ino, number))?;

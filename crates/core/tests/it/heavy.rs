@@ -132,9 +132,8 @@ fn the_heaviest_files_go_first_and_snapshots_stay() {
     assert!(snapshot < late);
 }
 
-/// Many files that change alike: none has more than its share, and the oldest checkpoints go.
-#[test]
-fn where_all_are_alike_the_oldest_goes() {
+/// A volume of many files that change alike, until room was short; and what it had.
+fn where_all_are_alike() -> (World, Arc<Fs>, Vec<Ino>, Vec<(Cno, u8)>) {
     let w = World::with(72 << 20, &MkfsOptions { segment_blocks: 128, ..MkfsOptions::default() });
     let fs = open(&w);
     let files: Vec<Ino> =
@@ -151,9 +150,45 @@ fn where_all_are_alike_the_oldest_goes() {
         assert!(rounds.len() < 250, "room was never short");
     }
     assert_eq!(fs.counters().inodes_shed, 0);
+    (w, fs, files, rounds)
+}
+
+/// Many files that change alike: none has more than its share, and the oldest checkpoints go.
+#[test]
+fn where_all_are_alike_the_oldest_goes() {
+    let (_, fs, files, rounds) = where_all_are_alike();
     let left: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
     assert!(left.len() < rounds.len() && left[0] > rounds[0].0);
     for (cno, byte) in rounds.iter().filter(|r| left.contains(&r.0)) {
         assert!(files.iter().all(|ino| known(&fs, *cno, *ino, &[*byte; 50_000])));
     }
+}
+
+/// From then on one file changes, and another one little: how much history there is when it has to go is the same each time, and
+/// whose it is is not.
+fn one_becomes_heavy() {
+    let (w, fs, ..) = where_all_are_alike();
+    let [large, little] = [&b"image"[..], b"note"].map(|name| fs.create(Ino::ROOT, name, &file(0o644)).unwrap().ino);
+    let mut u = Used { w, fs, image: large, note: little, rounds: Vec::new() };
+    let before = u.fs.counters().checkpoints_shed;
+    while u.rounds.len() < 40 {
+        u.round(None);
+    }
+    let counters = u.fs.counters();
+    assert!(counters.inodes_shed > 0, "nobody was looked for: {counters:?}");
+    let stay = u.rounds.iter().all(|(cno, round)| known(&u.fs, *cno, u.note, &note(*round)));
+    assert!(stay && counters.checkpoints_shed == before, "{before} {counters:?}");
+    u.fs.close().unwrap();
+}
+
+#[test]
+fn who_becomes_heavy_later_is_found() {
+    one_becomes_heavy();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "nobody was looked for")]
+fn heavy_files_that_are_not_looked_for_again_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NoneHeavyStays, one_becomes_heavy);
 }

@@ -1,7 +1,8 @@
 //! Versions of single files that stand out outlive the checkpoints that showed them.
-#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::{World, dir, file};
+use nenrin_core::format::key::Kind;
 use nenrin_core::format::{Cno, Ino};
 use nenrin_core::{At, CheckOptions, Error, Fs, LandmarkInfo, MountOptions, RenameMode, check};
 use nenrin_device::BlockDevice;
@@ -316,4 +317,43 @@ fn landmarks_give_way() {
     assert!(fs.landmarks().len() <= before / 2, "{:?}", fs.landmarks());
     fs.close().unwrap();
     is_whole(&w);
+}
+
+/// A leaf of the history of other files is lost, before that of the book.
+fn the_book_beside_a_lost_leaf() {
+    let (w, files) = crate::applied::with_history_of_attributes();
+    let fs = open(&w);
+    write_a_book(&w, &fs, Save::InPlace);
+    fs.close().unwrap();
+    drop(fs);
+    crate::applied::rot(&w, |key| key.ino == files[1000].0 && key.kind == Kind::Inode && key.death > 0);
+    let fs = open(&w);
+    let mut told = 0;
+    for _ in 0..400 {
+        w.pass(30 * SECOND);
+        match fs.tick() {
+            Ok(()) => {}
+            Err(Error::Damaged(..)) => told += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert!(told > 0, "nothing was lost");
+    let directory = fs.lookup(At::Live, Ino::ROOT, b"work").unwrap().ino;
+    let book = fs.lookup(At::Live, directory, b"book").unwrap().ino;
+    let landmarks = fs.landmarks().iter().filter(|l| l.ino == book).count();
+    assert!(landmarks >= 5, "{landmarks} landmarks of a file that can be read");
+    assert_eq!(fs.failed(), None);
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_cannot_be_read_takes_landmarks_from_nobody_else() {
+    the_book_beside_a_lost_leaf();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "landmarks of a file that can be read")]
+fn landmarks_that_end_at_a_lost_leaf_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LandmarksStop, the_book_beside_a_lost_leaf);
 }

@@ -441,6 +441,99 @@ fn a_survey_that_ends_at_a_lost_leaf_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::SurveyStops, history_with_a_lost_leaf_gives_room);
 }
 
+/// The same of snapshots, of which one is one no more: what the other keeps is not known to the block, and there is room for what grows.
+fn history_with_a_lost_leaf_is_counted() {
+    let (w, f, k) = volume();
+    let fs = open(&w);
+    for name in [&b"one"[..], b"two"] {
+        fs.checkpoint_create(Some(name)).unwrap();
+        in_pieces(&fs, f, PIECES);
+        fs.sync_all().unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.living() == Key::new(f, Kind::Extent, 0, CHANGED) && key.death > 0);
+    let fs = open(&w);
+    ticks(&w, &fs);
+    let both = fs.usage();
+    assert!((2 * PIECES..2 * PIECES + PIECES / 4).contains(&both.snapshot_blocks), "{both:?}");
+    let second = fs.checkpoints()[1].cno;
+    fs.checkpoint_name(second, None).unwrap();
+    ticks(&w, &fs);
+    let usage = fs.usage();
+    let room = usage.available_blocks;
+    assert!(
+        room > both.available_blocks + PIECES / 2,
+        "history that cannot be read takes all room: {both:?} {usage:?}"
+    );
+    // A leaf or two of them are what could be kept of the other one, too.
+    assert!((PIECES..PIECES + PIECES / 3).contains(&usage.snapshot_blocks), "{usage:?}");
+    let h = fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap().ino;
+    (0..room / 32).for_each(|n| assert!(fs.write(h, n << 16, &[n as u8; 1 << 16], 0).is_ok(), "{n} of {room} blocks"));
+    fs.fsync_wait(h).unwrap();
+    assert_goes_on(&w, fs, k);
+}
+
+#[test]
+fn what_snapshots_keep_is_counted_although_a_leaf_of_it_is_lost() {
+    history_with_a_lost_leaf_is_counted();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "history that cannot be read takes all room")]
+fn a_count_that_ends_at_a_lost_leaf_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::CountStops, history_with_a_lost_leaf_is_counted);
+}
+
+/// Every other piece of a file is shared, and a leaf of back references is lost: pieces that lie there are copied no more, by themselves
+/// or once more, of now or of the past; all others are.
+fn copies_beside_lost_back_references() {
+    let (w, f, g) = volume();
+    let fs = open(&w);
+    let make = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+    let (h, k) = (make(b"h"), make(b"k"));
+    let at = |n: u64| n * 2 * BLOCK;
+    let copy = |fs: &Fs, when, to, n| fs.copy_range_at(when, f, at(n), to, at(n), BLOCK, 0.into());
+    for n in (0..PIECES).step_by(2) {
+        assert_eq!(copy(&fs, At::Live, h, n).unwrap(), BLOCK);
+    }
+    let cno = fs.checkpoint_create(Some(b"then")).unwrap().cno;
+    // These pieces are of the past only.
+    (1..PIECES).step_by(4).for_each(|n| assert!(fs.write(f, at(n), &piece(n + 1), 0).is_ok()));
+    fs.close().unwrap();
+    drop(fs);
+    let all = backrefs(&w);
+    let lost = all[all.len() / 2];
+    rot(&w, |key| *key == lost);
+    let fs = open(&w);
+    let mut refused = [0; 4];
+    for n in 0..PIECES {
+        let when = if n % 4 == 1 { At::Past(cno) } else { At::Live };
+        match copy(&fs, when, k, n) {
+            Ok(bytes) => assert_eq!(bytes, BLOCK),
+            Err(Error::Damaged(..)) => refused[n as usize % 4] += 1,
+            Err(e) => panic!("what cannot be read ends all writing: {e}"),
+        }
+        assert_eq!(fs.failed(), None, "what cannot be read ends all writing");
+    }
+    fs.fsync_wait(k).unwrap_or_else(|e| panic!("what cannot be read ends all writing: {e}"));
+    assert!(refused.iter().all(|n| (1..PIECES / 8).contains(n)), "{refused:?}");
+    assert_goes_on(&w, fs, g);
+}
+
+#[test]
+fn copies_whose_back_references_are_lost_are_refused() {
+    copies_beside_lost_back_references();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what cannot be read ends all writing")]
+fn copies_that_are_shared_unread_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, copies_beside_lost_back_references);
+}
+
 /// Of a file that is read the place is lost where its inode would go as it was.
 fn an_access_cannot_be_noted() {
     let (w, files) = crate::applied::with_history_of_attributes();

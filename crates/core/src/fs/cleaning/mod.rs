@@ -21,6 +21,8 @@ mod relocate;
 mod request;
 mod shared;
 mod survey;
+#[cfg(test)]
+mod tests;
 mod wipe;
 
 pub use order::OrderStatus;
@@ -484,7 +486,10 @@ impl Fs {
         // segments with what will not.
         job.moves.sort_unstable_by_key(|m| (hot.contains(&m.key), m.tree, m.key));
         if job.idle {
-            let leaves = self.leaves_to_dirty(&job.moves)? + self.leaves_of_groups(&job.groups)?;
+            let most = job.groups.iter().map(shared::Group::leaves_max).sum();
+            // Where some cannot be read one segment stays behind, when it comes to that.
+            let of_groups = self.leaves_of_groups(&job.groups).or_else(|e| self.bear(e).map(|()| most))?;
+            let leaves = self.leaves_to_dirty(&job.moves)? + of_groups;
             if leaves * 2 * u64::from(NODE_BLOCKS) >= job.garbage {
                 left.extend(job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Costly))));
                 job.stage = Stage::Done;

@@ -101,13 +101,13 @@ impl Fs {
             end += 1;
         }
         let step = &job.moves[*at..end];
-        let done =
-            self.copy(step).and_then(|(copied, unread)| Ok((self.relocate(copied, job.order)?, unread))).or_else(|e| {
-                self.bear(e)?;
-                Ok::<_, Error>((0, step.iter().map(|m| m.extent.addr.segment()).collect()))
-            });
-        let (moved, unread) = done?;
-        job.unreadable.extend(unread);
+        let done = self.copy(step).and_then(|(copied, unread)| Ok((self.relocate(copied, job.order)?, unread)));
+        let done = done.or_else(|e| {
+            self.bear(e)?;
+            Ok::<_, Error>(((0, step.iter().map(|m| m.extent.addr.segment()).collect()), Vec::new()))
+        });
+        let ((moved, stuck), unread) = done?;
+        job.unreadable.extend(stuck.into_iter().chain(unread));
         *at = end;
         job.moved += moved;
         Ok(Some(u64::from(total)))
@@ -158,8 +158,9 @@ impl Fs {
         Ok((copied, unread))
     }
 
-    /// Writes copies to their new places, `in_order` at units of stripes, and logs the moves; how many blocks moved.
-    fn relocate(&self, copied: Verified, in_order: bool) -> Result<u64> {
+    /// Writes copies to their new places, `in_order` at units of stripes, and logs the moves; how many blocks moved, and out of which
+    /// segments some did not, since the index cannot be read where they belong.
+    fn relocate(&self, copied: Verified, in_order: bool) -> Result<(u64, Vec<SegmentNo>)> {
         let mut pinned = Vec::new();
         let placed = self.place(copied, in_order, &mut pinned);
         let result = placed.and_then(|placed| {
@@ -222,36 +223,51 @@ impl Fs {
         if !pieces.is_empty() && super::super::flushes(self.options.barrier) { self.flush_device() } else { Ok(()) }
     }
 
-    fn log_moves(&self, placed: &[Copied]) -> Result<u64> {
+    fn log_moves(&self, placed: &[Copied]) -> Result<(u64, Vec<SegmentNo>)> {
         let flushed = super::super::flushes(self.options.barrier);
         let now = self.clock.monotonic_nanos();
-        let mut moved = 0;
+        let (mut moved, mut stuck) = (0, Vec::new());
         for chunk in placed.chunks(MOVES_AT_ONCE) {
             let mut inner = self.lock_to_change()?;
             for c in chunk {
-                if !inner.still_holds(&c.what)? && !broken(Break::MoveBlind) {
-                    continue;
-                }
-                let Move { tree, key, extent } = &c.what;
-                for (skip, new) in c.places() {
-                    let key = Key { off: key.off + u64::from(skip), ..*key };
-                    let old = extent.addr.add(skip);
-                    inner.state.relocate_ahead(*tree, &key, new)?;
-                    inner.log(&Record::Move { tree: *tree, key, old, new: new.clone() }, now)?;
-                    moved += u64::from(new.blocks);
-                    if !flushed {
-                        inner.batch.moved_blocks += u64::from(new.blocks);
+                match inner.log_move(c, flushed, now) {
+                    Ok(blocks) => moved += blocks,
+                    Err(e) => {
+                        inner.check_alive()?;
+                        if broken(Break::BatchStuck) {
+                            return Err(e);
+                        }
+                        stuck.push(c.what.extent.addr.segment());
                     }
                 }
             }
             drop(inner);
         }
         self.lock().counters.moved_blocks += moved;
-        Ok(moved)
+        Ok((moved, stuck))
     }
 }
 
 impl Inner {
+    /// Logs where an extent lies now, if it still is what was copied; how many blocks moved.
+    fn log_move(&mut self, c: &Copied, flushed: bool, now: u64) -> Result<u64> {
+        if !self.still_holds(&c.what)? && !broken(Break::MoveBlind) {
+            return Ok(0);
+        }
+        let (Move { tree, key, extent }, mut moved) = (&c.what, 0);
+        for (skip, new) in c.places() {
+            let key = Key { off: key.off + u64::from(skip), ..*key };
+            let old = extent.addr.add(skip);
+            self.state.relocate_ahead(*tree, &key, new)?;
+            self.log(&Record::Move { tree: *tree, key, old, new: new.clone() }, now)?;
+            moved += u64::from(new.blocks);
+            if !flushed {
+                self.batch.moved_blocks += u64::from(new.blocks);
+            }
+        }
+        Ok(moved)
+    }
+
     /// Whether the item is still what was found.
     fn still_holds(&self, m: &Move) -> Result<bool> {
         let current = match self.tree(m.tree) {

@@ -14,6 +14,7 @@ use super::{Job, LOOK_BLOCKS, Move, Stage};
 use crate::breaks::{Break, broken};
 use crate::covered;
 use crate::log::IndexLog;
+use crate::state::backref_key;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::{Backref, Extent};
@@ -23,7 +24,7 @@ use nenrin_format::records::Record;
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, SegmentNo};
 use std::sync::Arc;
 
-/// Owners whose back references are found under one hold of the lock.
+/// Owners that are found, or whose back references are, under one hold of the lock.
 const OWNERS_AT_ONCE: usize = 1024;
 /// Owners that cost as much to look for as a block to move.
 const OWNERS_PER_BLOCK: u64 = 64;
@@ -73,11 +74,14 @@ impl Inner {
 
     /// The shared blocks within a range, in groups; `None` where a back reference is wrong.
     pub(super) fn groups(&self, addr: Addr, blocks: u32) -> Result<Option<Vec<Group>>> {
-        let mut owners = self.state.owners(addr, blocks)?;
-        owners.sort_by_key(|(addr, _)| *addr);
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups = Vec::new();
+        Ok(self.group(&mut groups, self.state.owners(addr, blocks)?)?.then_some(groups))
+    }
+
+    /// Adds owners, in the order in which they begin, to groups; whether all of them are what their back references say.
+    fn group(&self, groups: &mut Vec<Group>, owners: Vec<(Addr, Backref)>) -> Result<bool> {
         for (addr, b) in owners {
-            let Some(owner) = self.owner(addr, &b)? else { return Ok(None) };
+            let Some(owner) = self.owner(addr, &b)? else { return Ok(false) };
             match groups.last_mut() {
                 Some(g) if addr.0 < g.start.0 + u64::from(g.blocks) => {
                     g.blocks = g.blocks.max((addr.0 - g.start.0) as u32 + b.blocks);
@@ -86,7 +90,7 @@ impl Inner {
                 _ => groups.push(Group { start: addr, blocks: b.blocks, owners: vec![owner] }),
             }
         }
-        Ok(Some(groups))
+        Ok(true)
     }
 
     /// One place for a group, pinned; `None` when there is no room.
@@ -265,9 +269,21 @@ impl Fs {
         Ok(Some(u64::from(group.blocks)))
     }
 
-    /// All groups of a segment; `None` where a back reference is wrong.
+    /// All groups of a segment; `None` where a back reference is wrong. Others get the volume in between: what they change of a group is
+    /// seen when it is to be moved.
     pub(super) fn groups_of(&self, segment: SegmentNo) -> Result<Option<Vec<Group>>> {
-        self.lock_to_change()?.groups(Addr::new(segment, 0), self.storage.segment_blocks)
+        let (start, mut groups) = (Addr::new(segment, 0), Vec::new());
+        let mut from = Some(backref_key(start, 0));
+        while let Some(key) = from {
+            let inner = self.lock_to_change()?;
+            let (owners, next) =
+                inner.state.some_owners(&key, start.add(self.storage.segment_blocks), OWNERS_AT_ONCE)?;
+            if !inner.group(&mut groups, owners)? {
+                return Ok(None);
+            }
+            from = next;
+        }
+        Ok(Some(groups))
     }
 }
 

@@ -201,16 +201,17 @@ impl Fs {
         Ok(out)
     }
 
-    /// Clean leaves that moving these extents will make dirty.
+    /// Clean leaves that moving these extents will make dirty; what cannot be read counts as one of them. Whoever moves it finds that out.
     pub(super) fn leaves_to_dirty(&self, moves: &[Move]) -> Result<u64> {
         let views = self.views()?;
-        let mut leaves = 0;
-        for tree in &views.trees {
+        views.trees.iter().try_fold(0, |sum, tree| {
             let keys = moves.iter().filter(|m| m.tree == tree.id()).map(|m| &m.key);
-            let counted = tree.clean_leaves(&views.cache, keys);
-            leaves += self.unless_old(&views, counted)?.unwrap_or(0);
-        }
-        Ok(leaves)
+            let leaves = match broken(Break::BatchStuck) {
+                true => tree.clean_leaves(&views.cache, keys)?,
+                false => tree.clean_leaves_about(&views.cache, keys),
+            };
+            Ok(sum + leaves)
+        })
     }
 }
 

@@ -11,20 +11,25 @@ mod wipe;
 pub use wipe::ForgetStatus;
 pub(super) use wipe::Wiper;
 
+use super::account::Counting;
 use super::history::{Link, Named};
+use super::usage::{Run, joined, run_of};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::bad_item;
 use crate::{Barrier, CheckpointInfo, Error, FileKind, NewInode, Result, Standing};
 use nenrin_format::items::{Dirent, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
-use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
+use nenrin_format::{Addr, Cno, EXTENT_BLOCKS_MAX, Ino, NAME_BYTES_MAX};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// Inodes that are looked up under one lock.
 const LOOKED_AT_ONCE: usize = 256;
+/// Items of content that are looked at under one clone of a tree.
+const ITEMS_AT_ONCE: usize = 4096;
 /// Inodes that one commit puts on the list.
 const LISTED_AT_ONCE: usize = 8192;
 /// Inodes in one record.
@@ -85,7 +90,8 @@ impl Fs {
             let inner = self.lock();
             inner.names_outside(ino, &all, &mut names)?;
             inner.versions_to_forget(ino, &mut plan, &mut snapshots)?;
-            inner.content_to_forget(ino, &all, &mut plan.bytes, &mut sharers)?;
+            drop(inner);
+            self.content_to_forget(ino, &all, &mut plan.bytes, &mut sharers)?;
         }
         let now: BTreeSet<Vec<u8>> = names.iter().filter(|n| n.is_now).map(|n| n.path.clone()).collect();
         plan.names = names.into_iter().filter(|n| n.is_now || !now.contains(&n.path)).collect();
@@ -98,6 +104,78 @@ impl Fs {
         drop(inner);
         plan.shared_with = paths.into_iter().collect();
         Ok(plan)
+    }
+
+    /// Adds the bytes of all content of an inode, and who shares blocks with it.
+    fn content_to_forget(
+        &self,
+        ino: Ino,
+        all: &BTreeSet<Ino>,
+        bytes: &mut u64,
+        sharers: &mut BTreeSet<Ino>,
+    ) -> Result<()> {
+        let _counting = Counting::begin(self);
+        let history: Vec<TreeId> = self.lock().state.history.iter().rev().map(|t| t.tree.id()).collect();
+        for tree in [TreeId::LIVE].into_iter().chain(history) {
+            let mut from = Some(Key::new(ino, Kind::Inline, 0, 0));
+            while let Some(key) = from {
+                let mut shared = Vec::new();
+                from = self.some_content(tree, key, bytes, &mut shared)?;
+                self.sharers_of(joined(shared), all, sharers)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at some content of the inode of a key, from there on, while others work: its bytes, and what of it is shared. Where to go on.
+    fn some_content(&self, tree: TreeId, from: Key, bytes: &mut u64, shared: &mut Vec<Run>) -> Result<Option<Key>> {
+        let inner = self.lock();
+        let Some(tree) = inner.tree(tree).cloned() else { return Ok(None) };
+        let (cache, generation) = (inner.state.cache.clone(), inner.generation());
+        drop(inner);
+        let to = Key { kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
+        let (mut seen, mut next, mut found) = (0, None, 0);
+        let read = tree.scan(&cache, &from, &to, &mut |k, v| {
+            if seen == ITEMS_AT_ONCE {
+                next = Some(*k);
+                return ControlFlow::Break(());
+            }
+            seen += 1;
+            match (k.kind, Extent::decode(v)) {
+                (Kind::Inline, _) => found += v.len().saturating_sub(8) as u64,
+                (Kind::Extent, Ok(e)) => {
+                    found += u64::from(e.stored_blocks()) * nenrin_format::BLOCK_BYTES as u64;
+                    shared.extend((e.is_shared() && e.stored_blocks() > 0).then(|| run_of(&e)));
+                }
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        });
+        match read {
+            Ok(()) => {
+                *bytes += found;
+                Ok(next)
+            }
+            // Index checkpoints since then may have used the places of old nodes again.
+            Err(_) if self.lock().generation() != generation => {
+                shared.clear();
+                Ok(Some(from))
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Others that own some of these blocks.
+    fn sharers_of(&self, runs: Vec<Run>, all: &BTreeSet<Ino>, sharers: &mut BTreeSet<Ino>) -> Result<()> {
+        for (mut at, to) in runs {
+            while at < to {
+                let blocks = (to - at).min(u64::from(EXTENT_BLOCKS_MAX));
+                let owners = self.lock().state.owners(Addr(at), blocks as u32)?;
+                sharers.extend(owners.into_iter().map(|(_, b)| Ino(b.owner.ino)).filter(|ino| !all.contains(ino)));
+                at += blocks;
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what `path` ever stood for, and what was ever below it: no past state shows it any more when this
@@ -279,40 +357,6 @@ impl Inner {
                 let kept = self.state.kept.range(v.span.from..end);
                 snapshots.extend(kept.filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno));
             }
-        }
-        Ok(())
-    }
-
-    /// Adds the bytes of all content of an inode, and who shares blocks with it.
-    fn content_to_forget(
-        &self,
-        ino: Ino,
-        all: &BTreeSet<Ino>,
-        bytes: &mut u64,
-        sharers: &mut BTreeSet<Ino>,
-    ) -> Result<()> {
-        let s = &self.state;
-        let from = Key::new(ino, Kind::Inline, 0, 0);
-        let to = Key { kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
-        let mut shared = Vec::new();
-        for tree in [&s.live].into_iter().chain(s.history.iter().map(|t| &t.tree)) {
-            tree.scan(&s.cache, &from, &to, &mut |k, v| {
-                match (k.kind, Extent::decode(v)) {
-                    (Kind::Inline, _) => *bytes += v.len().saturating_sub(8) as u64,
-                    (Kind::Extent, Ok(e)) => {
-                        *bytes += u64::from(e.stored_blocks()) * nenrin_format::BLOCK_BYTES as u64;
-                        if e.is_shared() && e.stored_blocks() > 0 {
-                            shared.push((e.addr, e.blocks));
-                        }
-                    }
-                    _ => {}
-                }
-                ControlFlow::Continue(())
-            })?;
-        }
-        for (addr, blocks) in shared {
-            let owners = s.owners(addr, blocks)?.into_iter().map(|(_, b)| Ino(b.owner.ino));
-            sharers.extend(owners.filter(|owner| !all.contains(owner)));
         }
         Ok(())
     }
