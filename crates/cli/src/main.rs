@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Err(fail) => {
             if fail.code != 0 {
                 // Where that cannot be written the code has to do.
-                let _ = writeln!(std::io::stderr().lock(), "{name}: {fail}");
+                let _ = writeln!(std::io::stderr().lock(), "{name}: {}", output::printable(&fail.to_string()));
             }
             fail.code.into()
         }

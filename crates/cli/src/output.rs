@@ -31,7 +31,7 @@ pub fn line(text: impl std::fmt::Display) {
 
 /// A line for the person at the terminal, on standard error.
 pub fn notice(text: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "nenrin: {text}");
+    let _ = writeln!(io::stderr().lock(), "nenrin: {}", printable(&text.to_string()));
 }
 
 /// Prints a value as JSON, for --json.

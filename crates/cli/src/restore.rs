@@ -87,6 +87,8 @@ pub enum Lack {
     Unreadable,
     /// Its extended attributes alone are left out: they are more than the kernel lists.
     Attributes,
+    /// Who copies may not read it.
+    Forbidden,
 }
 
 impl Lack {
@@ -95,6 +97,7 @@ impl Lack {
         match Errno::from_io_error(e)? {
             Errno::STALE => Some(Self::Unknown),
             Errno::IO => Some(Self::Unreadable),
+            Errno::ACCESS | Errno::PERM => Some(Self::Forbidden),
             _ => None,
         }
     }
@@ -105,6 +108,7 @@ impl Lack {
             Self::Unknown => "unknown",
             Self::Unreadable => "damaged",
             Self::Attributes => "attributes",
+            Self::Forbidden => "forbidden",
         }
     }
 
@@ -114,6 +118,7 @@ impl Lack {
             Self::Unknown => "is not known",
             Self::Unreadable => "is damaged and cannot be read",
             Self::Attributes => "has more extended attributes than can be listed",
+            Self::Forbidden => "may not be read by you",
         }
     }
 }
@@ -589,6 +594,7 @@ impl Work<'_> {
                 self.left_out.push(LeftOut { path: from.to_owned(), lack });
                 return Ok(None);
             }
+            Some(lack @ Lack::Forbidden) => lack.words().into(),
             Some(lack) => format!("{} in that state; nenrin history tells what is known of it: {e}", lack.words()),
             None => e.to_string(),
         };

@@ -234,6 +234,8 @@ pub enum Break {
     PastReadsZeros,
     /// To a member that comes back everything is copied, whatever it still has.
     JoinUnjudged,
+    /// Of a device that joins is said what became of the one before.
+    EndedBefore,
     /// Roots do not say what devices have done wrong.
     TroubleUntold,
     /// A device that is brought up to date keeps what its row log said of before.

@@ -102,8 +102,13 @@ fn existing(path: &Path) -> Result<(PathBuf, PathBuf), Fail> {
             there.push(".");
         }
         // Links on the way are followed, as by everything else.
-        if there.is_dir() {
-            return Ok((there, rest.iter().rev().collect()));
+        match std::fs::metadata(&there) {
+            Ok(meta) if meta.is_dir() => return Ok((there, rest.iter().rev().collect())),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                let text = format!("{e}; a mount without allow_other is closed to others");
+                return Err(Fail::at(there.display(), text));
+            }
+            _ => {}
         }
     }
 }

@@ -36,18 +36,19 @@ pub const COMMAND: Command = Command {
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
-    notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
-            what there was. Of a range like 3..7 any number will do; a time, as clocks here show it, means the newest state\n\
-            not later than the end of that day, minute or second. A DEST off the volume that is there already is not replaced,\n\
-            since nothing would bring it back. The copy gets owner, permissions, times, extended attributes, access lists, hard\n\
-            links and holes, but no capabilities, and files no set-user-id and set-group-id bits: the past shows none. It\n\
-            shares its blocks with the past, so that it takes no room on the volume, and takes the name in one step. What keeps\n\
-            less history (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest snapshot\n\
-            shows it. What the state does not know of a tree, and what is damaged of it, is left out, and named: the rest is\n\
-            restored, and the exit code is 1. So it is where what was replaced cannot be removed, as directories of other users;\n\
-            it is told where that is then. With --json left_out tells path and why (unknown, damaged; attributes: these alone).\n\
-            All content is read before it is shared; where some of it is damaged --force replaces nothing. Who neither mounted the\n\
-            volume nor is root restores what he may read, without --force.\n\
+    notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows what\n\
+            there was. Of a range like 3..7 any number will do for a file; of a directory they differ in what is below it. A time,\n\
+            as clocks here show it, means the newest state not later than the end of that day, minute or second. A DEST off the\n\
+            volume that is there already is not replaced, since nothing would bring it back. The copy gets owner, permissions,\n\
+            times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id and\n\
+            set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no room on the volume,\n\
+            and takes the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force\n\
+            replaces it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and\n\
+            what you may not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was\n\
+            replaced cannot be removed, as directories of other users; it is told where that is then. With --json left_out tells\n\
+            path and why (unknown, damaged, forbidden; attributes: these alone). All content is read before it is shared; where\n\
+            some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what he may read,\n\
+            without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -300,6 +301,6 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             format!("{} and {}, {bytes}", plural(files, "file", "files"), plural(n, "directory", "directories"))
         }
     };
-    output::line(format!("{} restored from {named}: {what}", dest.display()));
+    output::line(format!("{} restored from {named}: {what}", printable(&dest.display().to_string())));
     Ok(code)
 }

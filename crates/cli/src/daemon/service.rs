@@ -270,6 +270,8 @@ impl Service {
         drop(state);
         let result = match fs {
             Some(fs) => {
+                // Where that fails closing says why.
+                let _ = fs.cut_at_end();
                 let closed = fs.close().map_err(|e| Fail::at(self.path.display(), e));
                 *self.judged() = Weak::new();
                 // Who cuts an image in the background has it, too.

@@ -400,3 +400,23 @@ fn commands_reach_a_mount_whose_socket_was_removed() {
     place.umount().ok();
     assert_eq!(sockets().len(), 0);
 }
+
+/// What is written shortly before the end can be undone as what was written before.
+#[test]
+fn the_last_work_of_a_mount_has_a_state() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    for night in ["first", "second"] {
+        place.mount("").ok();
+        fs::write(place.path("mnt/db"), night).unwrap();
+        place.umount().ok();
+    }
+    place.mount("").ok();
+    fs::remove_file(place.path("mnt/db")).unwrap();
+    let gone = nenrin(["restore", "--json", "--list-deleted", &place.text("mnt")]).json();
+    let cno = gone[0]["cno"].to_string();
+    nenrin(["restore", &place.text("mnt/db"), "--at", &cno]).ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/db")).unwrap(), "second");
+}

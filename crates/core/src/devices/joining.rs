@@ -60,6 +60,10 @@ impl Devices {
 
     /// From now on a stale member gets what is written; or, in its place or that of any other member, `new` does.
     pub fn begin_joining(&self, index: u16, new: Option<Arc<dyn BlockDevice>>) {
+        // What became of the one before is no news of this one.
+        if !broken(Break::EndedBefore) {
+            self.table().joining_ended = None;
+        }
         let cleared = if new.is_none() { self.clear_stale_row_log(index) } else { Ok(()) };
         self.change_roster(|roster| {
             let joining = match new {

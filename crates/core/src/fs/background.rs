@@ -177,6 +177,19 @@ impl Fs {
         result
     }
 
+    /// Cuts a checkpoint of what has changed since the last one, where checkpoints are cut by time: for who is about to close, so that the
+    /// last work of a mount can be gone back to as that before.
+    ///
+    /// # Errors
+    /// When a write or flush failed, now or earlier.
+    pub fn cut_at_end(&self) -> Result<()> {
+        let (now, inner) = (self.clock.monotonic_nanos(), self.lock());
+        let by_time = !self.options.read_only && self.options.checkpoint_nanos > 0;
+        let is_due = by_time && inner.changed_since_cut && inner.check_alive().is_ok() && !inner.cuts_rest(self, now);
+        drop(inner);
+        if is_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) }
+    }
+
     /// Commits what was received and would else wait for longer than it may. [`Fs::tick`] does so, too, but may be long at other work:
     /// whoever calls it from a thread of its own, about every 100 ms, keeps to the time.
     ///

@@ -1,11 +1,11 @@
-//! What a device did wrong is known after the mount in which others stood in for it.
+//! What a device did wrong is known after the mount in which others stood in for it; what a mount ends with.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::devices::{World, read, write};
 use nenrin_core::format::BLOCK_BYTES;
 use nenrin_core::format::superblock::Profile;
-use nenrin_core::{AlignedBuf, Fs, MountOptions};
-use nenrin_device::BlockDevice;
+use nenrin_core::{AlignedBuf, Fs, MountOptions, NewDevice};
+use nenrin_device::{BlockDevice, MemDevice};
 use std::sync::Arc;
 
 const BYTES: usize = 1 << 20;
@@ -71,6 +71,52 @@ fn is_told(profile: Profile, width: usize) {
     let fs = w.open(&all, MountOptions::default()).unwrap();
     assert_eq!(wrong(&fs), vec![0; width], "{profile:?}: forgiven for good");
     fs.close().unwrap();
+}
+
+fn what_was_given_up_is_past() {
+    let w = World::new(Profile::Mirror, &[48, 48]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    write(&fs, "f", &content());
+    let spare = || NewDevice { device: Arc::new(MemDevice::new(48 << 20)), uuid: [9; 16] };
+    fs.replace_device(1, spare()).unwrap();
+    fs.stop_replacing();
+    assert!(fs.join_failed().is_some(), "it was given up");
+    fs.replace_device(1, spare()).unwrap();
+    while fs.join_step(1 << 20).unwrap().is_some() {}
+    assert_eq!(fs.join_failed(), None, "told of another device");
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_replacement_after_one_that_was_given_up_is_told_as_done() {
+    what_was_given_up_is_past();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "told of another device")]
+fn what_became_of_another_device_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::EndedBefore, what_was_given_up_is_past);
+}
+
+/// The last work of a mount can be gone back to as that before, where checkpoints are cut by time.
+#[test]
+fn who_is_about_to_close_cuts_what_has_changed() {
+    let w = World::new(Profile::Single, &[48]);
+    for (checkpoint_nanos, expected) in [(5_000_000_000, 1), (0, 1), (5_000_000_000, 2)] {
+        let options = || MountOptions { checkpoint_nanos, ..MountOptions::default() };
+        let fs = w.open(&[0], options()).unwrap();
+        write(&fs, &format!("f{expected}{checkpoint_nanos}"), b"the last work");
+        fs.cut_at_end().unwrap();
+        assert_eq!(fs.checkpoints().len(), expected);
+        fs.cut_at_end().unwrap();
+        assert_eq!(fs.checkpoints().len(), expected, "nothing has changed since");
+        fs.close().unwrap();
+        let fs = w.open(&[0], MountOptions { read_only: true, ..options() }).unwrap();
+        fs.cut_at_end().unwrap();
+        assert_eq!(fs.checkpoints().len(), expected);
+    }
 }
 
 #[test]
