@@ -42,6 +42,10 @@ pub enum Break {
     RowsHeld,
     /// Whoever waits for data that was held back has it written without asking whether another host has the volume.
     HeldUnowned,
+    /// Data and nodes are handed to a device, however long ago it was looked whether another host has the volume.
+    BehindUnowned,
+    /// What comes to a device after the end of a lease is written.
+    LeaseOpen,
     /// Who was kept waiting for bursts of others is forgotten when they are over.
     WritersUntold,
     /// The oldest namespace operation of a commit comes with the next one.

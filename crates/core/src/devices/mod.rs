@@ -429,6 +429,9 @@ impl Devices {
             // Another device has taken its place.
             return Ok(());
         }
+        if let DeviceError::Unowned { .. } = error {
+            return Self::is_not_ours(&mut table, error);
+        }
         if table.superblock.is_none() || !roster.is_whole_without(Some(member.index)) {
             if !table.failed.iter().any(|(i, _)| *i == member.index) {
                 table.failed.push((member.index, error.to_string()));
@@ -439,6 +442,12 @@ impl Devices {
         member.stand(Standing::Absent as u8);
         table.why.push((member.index, format!("it failed: {error}")));
         self.mark(&mut table)
+    }
+
+    /// A write was refused since another host may have the volume: no device has failed, and no slot may be written.
+    fn is_not_ours(table: &mut Table, error: DeviceError) -> Result<(), DeviceError> {
+        table.broken.get_or_insert_with(|| error.clone());
+        Err(error)
     }
 
     /// A write to this device failed that nothing else depends on.
@@ -478,6 +487,9 @@ impl Devices {
                 }
             }
             let Err((member, error)) = write_table(&roster, superblock) else { break };
+            if let DeviceError::Unowned { .. } = error {
+                return Self::is_not_ours(table, error);
+            }
             // Another one fails: that has to be said, too.
             member.stand(Standing::Absent as u8);
             if !roster.is_whole_without(None) {

@@ -5,6 +5,7 @@ mod common;
 
 mod apart;
 mod applied;
+mod asleep;
 mod atime;
 mod bursts;
 mod cached;
