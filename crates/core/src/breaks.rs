@@ -210,6 +210,8 @@ pub enum Break {
     FlushHalf,
     /// What recovery accepted without proof that every device has it is left as it is.
     CopiesUnequal,
+    /// What recovery accepted counts as written where it can be read, whatever became of the flush that was to cover it.
+    UnflushedBelieved,
     /// The parity of a row is not written when it is full.
     ParityUnwritten,
     /// What is synced of a row that is not full has no copy in the row log.
