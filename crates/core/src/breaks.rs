@@ -260,6 +260,8 @@ pub enum Break {
     WindowIgnored,
     /// A device that joins gets its place before what is on it was flushed.
     JoinUnflushed,
+    /// A device that is brought up to date and does not answer is waited for, where one of the others would be.
+    JoinerAwaited,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.
     JoinDeaf,
     /// A write that was registered while a device joined goes to it only if it has not taken its place by then.

@@ -47,7 +47,7 @@ use roster::{Roster, UnderWay};
 use rows::Rows;
 use slow::{Gauge, Sent};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use table::{Shown, TableGuard};
 use watched::{Watch, Watched};
 
@@ -260,6 +260,8 @@ pub(crate) struct Devices {
     slow: AtomicU32,
     /// Held by who judges them.
     judging: Mutex<()>,
+    /// Devices that take no part, not yet or not any more, and that somebody may wait for all the same.
+    apart: Mutex<Vec<Weak<Member>>>,
     /// What reports tell of the table.
     shown: Mutex<Shown>,
 }
@@ -286,6 +288,7 @@ impl Devices {
             clock: OnceLock::new(),
             slow: AtomicU32::new(0),
             judging: Mutex::default(),
+            apart: Mutex::default(),
             shown,
         })
     }
