@@ -27,10 +27,15 @@ pub struct HostClock {
     start: u64,
 }
 
-/// Nanoseconds of the host's monotonic clock, which is asked several times for each request.
-fn monotonic() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
+/// Nanoseconds of a clock of the host that never goes back.
+fn nanos(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Those of the monotonic one, which is asked several times for each request.
+fn monotonic() -> u64 {
+    nanos(ClockId::Monotonic)
 }
 
 impl HostClock {
@@ -54,6 +59,9 @@ impl Clock for HostClock {
     }
     fn monotonic_nanos(&self) -> u64 {
         monotonic().saturating_sub(self.start)
+    }
+    fn lease_nanos(&self) -> u64 {
+        nanos(ClockId::Boottime)
     }
     fn breathe(&self) {
         let now = computed();

@@ -42,6 +42,10 @@ pub enum Break {
     RowsHeld,
     /// Whoever waits for data that was held back has it written without asking whether another host has the volume.
     HeldUnowned,
+    /// Data and nodes are handed to a device, however long ago it was looked whether another host has the volume.
+    BehindUnowned,
+    /// What comes to a device after the end of a lease is written.
+    LeaseOpen,
     /// Who was kept waiting for bursts of others is forgotten when they are over.
     WritersUntold,
     /// The oldest namespace operation of a commit comes with the next one.
@@ -206,6 +210,8 @@ pub enum Break {
     FlushHalf,
     /// What recovery accepted without proof that every device has it is left as it is.
     CopiesUnequal,
+    /// What recovery accepted counts as written where it can be read, whatever became of the flush that was to cover it.
+    UnflushedBelieved,
     /// The parity of a row is not written when it is full.
     ParityUnwritten,
     /// What is synced of a row that is not full has no copy in the row log.
@@ -258,6 +264,8 @@ pub enum Break {
     WindowIgnored,
     /// A device that joins gets its place before what is on it was flushed.
     JoinUnflushed,
+    /// A device that is brought up to date and does not answer is waited for, where one of the others would be.
+    JoinerAwaited,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.
     JoinDeaf,
     /// A write that was registered while a device joined goes to it only if it has not taken its place by then.

@@ -127,6 +127,29 @@ pub(crate) fn equalize(storage: &Storage, e: &Extent) -> Result<u64> {
     failed.map_or(Ok(written), Err)
 }
 
+/// [`Storage::write_anew`]: of all of it where it can be read as one, else of each granule; what can be done is done, whatever the first
+/// error was.
+///
+/// # Errors
+/// As there.
+pub(crate) fn write_anew(storage: &Storage, e: &Extent) -> Result<u64> {
+    let (first, blocks) = place(e);
+    if u64::from(blocks) == (e.crcs.len() as u64) << e.granule_shift {
+        match storage.write_anew(first, blocks, |bytes| verify(e, bytes).is_ok()) {
+            Err(Error::Damaged(..)) => {}
+            done => return done,
+        }
+    }
+    let (mut written, mut failed) = (0, None);
+    for g in granules(e) {
+        match storage.write_anew(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok()) {
+            Ok(blocks) => written += blocks,
+            Err(why) => failed = failed.or(Some(why)),
+        }
+    }
+    failed.map_or(Ok(written), Err)
+}
+
 /// [`Storage::mend`] of each granule that can be mended; blocks written for that.
 pub(crate) fn mend(storage: &Storage, e: &Extent) -> u64 {
     // Where that fails the other copy is still there, and the next reader tries again.

@@ -18,6 +18,7 @@
 
 use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, assemble};
+use crate::lease::Lease;
 use crate::{Clock, Error, MountOptions, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
 use nenrin_format::features::Access;
@@ -110,6 +111,11 @@ pub const fn lease_nanos(interval_nanos: u64) -> u64 {
     interval_nanos.saturating_mul(2)
 }
 
+/// How long at most what it was about to write may take until it writes: others, who watch and then claim, need longer.
+pub(crate) const fn hold_nanos(interval_nanos: u64) -> u64 {
+    lease_nanos(interval_nanos).saturating_mul(2)
+}
+
 /// The block of the heartbeat.
 ///
 /// # Errors
@@ -154,18 +160,34 @@ pub(crate) struct Claim {
     pub mmp: Mmp,
     sequence: u64,
     block: Vec<u8>,
-    /// When (monotonic) it was begun to be written.
-    pub at: u64,
+    /// What the beats are good for.
+    pub lease: Arc<Lease>,
 }
 
 impl Claim {
-    /// The next beat; the devices that did not take it, with why.
-    pub fn write(&mut self, devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) -> Vec<(usize, DeviceError)> {
-        self.at = clock.monotonic_nanos();
+    /// The next beat; the devices that did not take it, with why. Their blocks were read at `looked_at` (of the lease): where that is long
+    /// ago nothing is written.
+    pub fn write(
+        &mut self,
+        devices: &[Arc<dyn BlockDevice>],
+        clock: &dyn Clock,
+        looked_at: u64,
+    ) -> Vec<(usize, DeviceError)> {
+        let (at, wall) = (clock.lease_nanos(), clock.wall());
         self.sequence = self.sequence.wrapping_add(1);
-        self.block = beat(&self.mmp, self.sequence, clock.wall(), true);
-        let written = devices.iter().map(|d| write(d.as_ref(), &self.block)).enumerate();
-        written.filter_map(|(i, done)| done.err().map(|e| (i, e))).collect()
+        self.block = beat(&self.mmp, self.sequence, wall, true);
+        let beat = |d: &Arc<dyn BlockDevice>| match clock.lease_nanos().saturating_sub(looked_at) {
+            since if since > lease_nanos(self.mmp.interval_nanos) => {
+                Err(DeviceError::Unowned { seconds: since / 1_000_000_000 })
+            }
+            _ => write(d.as_ref(), &self.block),
+        };
+        let written = devices.iter().map(beat).enumerate();
+        let failed: Vec<_> = written.filter_map(|(i, done)| done.err().map(|e| (i, e))).collect();
+        if failed.len() < devices.len() {
+            self.lease.renew(at, wall);
+        }
+        failed
     }
 
     /// The beat that was written last.
@@ -195,7 +217,7 @@ impl Claim {
 /// [`Error::Open`] when another host has it; what putting it together says.
 pub(crate) fn take(
     devices: &[Arc<dyn BlockDevice>],
-    clock: &dyn Clock,
+    clock: &Arc<dyn Clock>,
     options: &MountOptions,
 ) -> Result<(Assembly, Option<Claim>)> {
     let assembly = assemble(devices, options.degraded)?;
@@ -206,7 +228,7 @@ pub(crate) fn take(
         return Ok((assembly, None));
     }
     let seen = seen_on(&assembly);
-    watch(&seen, clock)?;
+    watch(&seen, clock.as_ref())?;
     let mut there = devices.to_vec();
     let claim = match &options.mmp {
         Some(mmp) => {
@@ -219,6 +241,7 @@ pub(crate) fn take(
             }
             // One that takes no writes is as good as absent.
             there.retain(|d| !failed.iter().any(|f| Arc::ptr_eq(f, d)));
+            there = there.into_iter().map(|d| claim.lease.guard(d)).collect();
             Some(claim)
         }
         None => {
@@ -283,13 +306,15 @@ fn is_still(device: &Arc<dyn BlockDevice>, before: &[u8], nanos: u64) -> Result<
 }
 
 /// Says that this mount has the volume, and makes sure that nobody else says so. The devices that could not be told.
-fn claim(seen: &[Seen], mmp: &Mmp, clock: &dyn Clock) -> Result<(Claim, Vec<Arc<dyn BlockDevice>>)> {
+fn claim(seen: &[Seen], mmp: &Mmp, clock: &Arc<dyn Clock>) -> Result<(Claim, Vec<Arc<dyn BlockDevice>>)> {
     let sequence = seen.iter().map(|(_, block)| Said::of(block).sequence()).max().unwrap_or(0);
-    let mut claim = Claim { mmp: mmp.clone(), sequence, block: Vec::new(), at: 0 };
+    let lease = Lease::new(mmp.interval_nanos, clock.clone());
+    let (mut claim, clock) = (Claim { mmp: mmp.clone(), sequence, block: Vec::new(), lease }, clock.as_ref());
     let devices: Vec<_> = seen.iter().map(|(d, _)| d.clone()).collect();
-    let mut failed = claim.write(&devices, clock);
+    let mut failed = claim.write(&devices, clock, clock.lease_nanos());
     let nanos = watch_nanos(mmp.interval_nanos);
     clock.wait(nanos);
+    let looked_at = clock.lease_nanos();
     for (device, before) in seen {
         let now = read(device.as_ref()).ok().filter(|now| now[..] != before[..] && claim.is_foreign(now));
         if let (Some(now), false) = (now, broken(Break::MmpUnwatched)) {
@@ -297,7 +322,7 @@ fn claim(seen: &[Seen], mmp: &Mmp, clock: &dyn Clock) -> Result<(Claim, Vec<Arc<
         }
     }
     // Who watches since then must see that this mount lives.
-    failed.extend(claim.write(&devices, clock));
+    failed.extend(claim.write(&devices, clock, looked_at));
     let failed = failed.into_iter().map(|(i, _)| devices[i].clone()).collect();
     Ok((claim, failed))
 }

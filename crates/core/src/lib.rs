@@ -15,6 +15,7 @@ mod flushes;
 mod fs;
 pub mod heartbeat;
 pub mod index;
+mod lease;
 mod log;
 mod mixture;
 mod mkfs;

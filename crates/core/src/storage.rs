@@ -256,6 +256,24 @@ impl Storage {
         Ok(u64::from(blocks))
     }
 
+    /// Writes these blocks once more, to every device that should have them: blocks written. What can be read may be in the cache of a host
+    /// alone, which lost it when a flush failed, and takes it for written: no flush covers it before it is. Where they lie in rows,
+    /// [`Storage::parity_anew`] does the rest.
+    ///
+    /// # Errors
+    /// When no copy is `right`; device errors.
+    pub fn write_anew(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<u64> {
+        let whole = self.read_right(addr, blocks, &right).ok().filter(|bytes| right(bytes));
+        let Some(whole) = whole else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
+        if self.has_parity() {
+            self.devices.remember(addr, &whole);
+            self.devices.write_units(addr, &Arc::new(whole))?;
+        } else {
+            self.write(addr, Arc::new(whole))?;
+        }
+        Ok(u64::from(blocks))
+    }
+
     /// Sees to it that these blocks can be read from where they lie, if they are in use and nobody writes to them: blocks written for that.
     /// What other blocks need to be rebuilt stays as it is.
     ///
@@ -283,9 +301,9 @@ impl Storage {
         Ok(u64::from(blocks))
     }
 
-    /// The parity of these blocks' rows becomes that of what is in them; blocks written for that. Nobody may write to them.
-    pub fn parity_anew(&self, addr: Addr, blocks: u32) -> Result<u64> {
-        Ok(self.devices.parity_of(addr, blocks)?)
+    /// The parity of the rows of these blocks is written anew, of what is in them; blocks written for that. Nobody may write to them.
+    pub fn parity_anew(&self, places: &[(Addr, u32)]) -> Result<u64> {
+        Ok(self.devices.parity_of(places)?)
     }
 
     /// Before the first write of a mount: what was written of rows that have no parity yet gets it. Whether there are any.

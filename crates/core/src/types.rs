@@ -340,6 +340,11 @@ pub trait Clock: Send + Sync {
     fn wall(&self) -> Time;
     /// Nanoseconds since some start; never goes back.
     fn monotonic_nanos(&self) -> u64;
+    /// Nanoseconds since some start, those among them in which the machine was suspended: what others go by who watch this host, and
+    /// may take a volume from it (`mmp`). Never goes back.
+    fn lease_nanos(&self) -> u64 {
+        self.monotonic_nanos()
+    }
     /// Waits: only before a volume is opened or repaired, to see whether another host has it.
     fn wait(&self, nanos: u64) {
         std::thread::sleep(std::time::Duration::from_nanos(nanos));

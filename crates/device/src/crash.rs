@@ -13,6 +13,7 @@
 //! 2. The history lists changes in the order of submission and flushes at
 //!    their completion. Cut point k is after the first k of these operations.
 //!    A write that is durable by itself is a change, and a flush of it alone.
+//!    So is a flush that fails and loses what it was to cover.
 //! 3. Everything depends on the order of the calls only: no clock, no thread.
 
 mod choice;
@@ -72,6 +73,8 @@ struct State {
     off: bool,
     /// Operations after which it goes off.
     off_at: usize,
+    /// The next flush loses what it was to cover, but for what this chooses.
+    loses: Option<CrashChoice>,
 }
 
 #[derive(Debug)]
@@ -102,6 +105,7 @@ impl CrashDisk {
             history: Some(History::new(image)),
             off: false,
             off_at: usize::MAX,
+            loses: None,
         };
         Self { state: Arc::new(Mutex::new(state)), tally: Arc::default(), bytes }
     }
@@ -170,6 +174,19 @@ impl CrashDisk {
         lock(&self.state).off_at = operations;
     }
 
+    /// The next flush, or write that is durable by itself, fails, as a host's does whose device fails beneath its cache: what had
+    /// completed reads as it was written, and no later flush covers it, since it counts as clean. Of it `kept` reaches the medium.
+    pub fn fail_next_flush(&self, kept: CrashChoice) {
+        lock(&self.state).loses = Some(kept);
+    }
+
+    /// The same of a flush that has failed elsewhere: what has completed by now is lost but for what is `kept`, and reads as it was written.
+    pub fn lose_unflushed(&self, kept: CrashChoice) {
+        let mut state = lock(&self.state);
+        let lost = state.completed(&(0..self.bytes));
+        state.lose(&lost, kept);
+    }
+
     /// Sectors of the last change, where nobody was told that it is done.
     #[must_use]
     pub fn last_under_way(&self) -> Option<u64> {
@@ -213,7 +230,13 @@ impl CrashDisk {
             Op::Read { offset, bytes } => {
                 return Ok(Done::Read(state.current.read(offset, bytes)));
             }
-            Op::Flush => return Ok(Done::Later(Step::Flush(state.completed(range)))),
+            Op::Flush => {
+                let covered = state.completed(range);
+                return match state.loses.take() {
+                    Some(kept) => Err(state.lose(&covered, kept)),
+                    None => Ok(Done::Later(Step::Flush(covered))),
+                };
+            }
             Op::Write { offset, data } => (offset, Content::Data(Buffer::new(data))),
             Op::Zero { offset, bytes } => (offset, Content::Zeros(bytes)),
             Op::Discard { offset, bytes } => (offset, Content::Discarded(bytes)),
@@ -258,6 +281,16 @@ impl State {
 
     fn completed(&self, range: &Range<u64>) -> Vec<usize> {
         self.unflushed.iter().filter(|u| u.completed && range.contains(&u.change.offset)).map(|u| u.at).collect()
+    }
+
+    /// These changes will never be durable, but for what is `kept` of them; the error of who was to flush them.
+    fn lose(&mut self, lost: &[usize], kept: CrashChoice) -> DeviceError {
+        let is_lost = |u: &&Unflushed| lost.binary_search(&u.at).is_ok();
+        let changes: Vec<_> = self.unflushed.iter().filter(is_lost).map(|u| &u.change).collect();
+        self.durable = kept.apply(self.operations, &self.durable, &changes);
+        self.unflushed.retain(|u| !is_lost(&u));
+        self.log(Event::Lost { changes: lost.into(), kept });
+        DeviceError::Os(libc::EIO)
     }
 
     /// This change and those before it that it overlaps: whatever a disk still had of these is not put over what is durable.
@@ -334,6 +367,11 @@ impl BlockDevice for CrashDisk {
         match self.perform(Op::Write { offset, data }, &(0..self.bytes)) {
             Ok(Done::Later(Step::Change(at))) => {
                 self.tally.add(OpKind::Flush, 0);
+                let mut state = lock(&self.state);
+                if let Some(kept) = state.loses.take() {
+                    return Ticket::done(Err(state.lose(&[at], kept)));
+                }
+                drop(state);
                 self.later(Step::Durable(at))
             }
             Ok(_) => Ticket::done(Err(DeviceError::Misuse("a write that is none"))),

@@ -34,6 +34,11 @@ pub enum DeviceError {
         /// In seconds.
         seconds: u64,
     },
+    /// A write that came so long after this host has last shown that it has the volume that another one may have it.
+    Unowned {
+        /// In seconds.
+        seconds: u64,
+    },
     /// The path is neither a regular file nor a block device.
     NotADevice,
 }
@@ -60,6 +65,10 @@ impl std::fmt::Display for DeviceError {
             Self::ReadOnly => f.write_str("the device is open for reading only"),
             Self::Missing => f.write_str("the device that holds it is absent"),
             Self::Unanswered { seconds } => write!(f, "the device did not answer for {seconds} s"),
+            Self::Unowned { seconds } => write!(
+                f,
+                "nothing was written: for {seconds} s other hosts were not shown that this one has the volume, and one of them may have it"
+            ),
             Self::NotADevice => f.write_str("neither a regular file nor a block device"),
         }
     }

@@ -193,6 +193,31 @@ fn nothing_older_comes_over_what_is_durable_by_itself() {
     }
 }
 
+/// A flush that fails loses what it was to cover: it reads as it was written, and no flush covers it until it is written again.
+#[test]
+fn what_a_failed_flush_loses_is_covered_by_no_other() {
+    for itself in [false, true] {
+        let disk = CrashDisk::new(BYTES);
+        let write = |byte: u8| disk.write(0, blocks(byte, 1));
+        disk.fail_next_flush(CrashChoice::from_seed(CrashChoice::SEED_DROPPED));
+        if itself {
+            assert!(disk.write_durable(0, blocks(7, 1)).is_err());
+        } else {
+            write(7).unwrap();
+            assert!(disk.flush().is_err());
+        }
+        assert!(disk.flush().is_ok());
+        assert_eq!(disk.read(0, 4096).unwrap()[0], 7);
+        for seed in 0..20 {
+            assert_eq!(first(&disk, disk.cut_points(), seed), 0, "{itself} {seed}");
+            assert_eq!(disk.image(&CrashChoice::from_seed(seed)).content().to_vec()[0], 0);
+        }
+        write(7).unwrap();
+        disk.flush().unwrap();
+        assert_eq!(first(&disk, disk.cut_points(), 0), 7);
+    }
+}
+
 #[test]
 fn zeros_and_discards_are_changes_too() {
     let disk = CrashDisk::new(BYTES);

@@ -90,7 +90,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 89] = [
+pub const TRIALS: [Trial; 90] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -165,6 +165,7 @@ pub const TRIALS: [Trial; 89] = [
     trial(Break::WindowIgnored, "P1", Hunt::Devices(joining(3, Layout::Mirror, Joins::Back(1)))),
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(0)))),
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Stripe, Joins::Takes(0)))),
+    trial(Break::UnflushedBelieved, "P1", Hunt::Faults(OpKind::Flush)),
     trial(Break::MmpUnwatched, "P1", Hunt::Life(Life::Hosts)),
     trial(Break::MmpDeaf, "P1", Hunt::Life(Life::Hosts)),
     trial(Break::MmpLate, "P1", Hunt::Life(Life::Hosts)),

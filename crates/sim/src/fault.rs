@@ -1,6 +1,7 @@
 //! Failing devices (promise P5): after a failed write or flush nothing is
 //! acknowledged any more, and what was acknowledged before is there when the
-//! volume is mounted again from the device as it is. Where others have all that
+//! volume is mounted again from the device as it is. What a failed flush left
+//! readable is durable once that mount has synced. Where others have all that
 //! a device has, nobody has to know: the volume goes on, and says that this one
 //! is not well; what is acknowledged then is there without it.
 
@@ -281,6 +282,39 @@ impl<S: Subject> Broken<S> {
         self.run.forget();
         self.faults.clear();
         self.run.disk.complete_all();
+        self.judge_as_it_was_left(config, tally)?;
+        if self.plan.kind == OpKind::Flush && !self.others_stand_in && config.barrier == Barrier::Sync {
+            tally.recoveries += 1;
+            return self.believed(config, tally);
+        }
+        Ok(())
+    }
+
+    /// What was not flushed is in a cache that takes it for written, whatever became of it: what a mount shows of that, and syncs, is durable.
+    fn believed(&mut self, config: &Config, tally: &mut Tally) -> Result<(), String> {
+        let mut rng = Prng::stream(config.seed, 27);
+        let choices = [CrashChoice::SEED_DROPPED, 3 + rng.below(1000)];
+        let kept = choices[self.plan.number as usize % choices.len()];
+        self.run.disk.lose_unflushed(CrashChoice::from_seed(kept));
+        let clock = || Arc::new(self.run.clock.fork());
+        let open = |drive: Drive| S::open(drive, clock(), config.options()).map_err(|e| format!("mounting: {e}"));
+        let shown = {
+            let fs = open(config.members.of(&self.run.disk))?;
+            let shown = walk(&fs, At::Live, None)?;
+            fs.sync_all().map_err(|e| format!("behind a failed flush: {e}"))?;
+            shown
+        };
+        let image = self.run.disk.image(&CrashChoice::from_seed(CrashChoice::SEED_DROPPED));
+        tally.count_image(image.content_hash(), "behind a failed flush");
+        let found = walk(&open(config.members.of(&Arc::new(image)))?, At::Live, None)
+            .map_err(|e| format!("what a mount showed and synced behind a failed flush, kept {kept}: {e}"))?;
+        if found != shown {
+            return Err(format!("what a mount showed and synced behind a failed flush is lost, kept {kept}"));
+        }
+        Ok(())
+    }
+
+    fn judge_as_it_was_left(&mut self, config: &Config, tally: &mut Tally) -> Result<(), String> {
         let k = self.run.disk.cut_points();
         let mut rng = Prng::stream(config.seed, 4);
         let choices = [CrashChoice::SEED_APPLIED, CrashChoice::SEED_DROPPED, 3 + rng.below(1000)];

@@ -35,8 +35,7 @@ impl Service {
 
     pub(super) fn stop_replacing(&self) -> Result<Answer, Fail> {
         let fs = self.fs()?;
-        let under_way = fs.join_status().is_some_and(|s| s.replacement.is_some());
-        fs.stop_replacing();
+        let under_way = fs.stop_replacing();
         self.watch_anew(&fs);
         await_left(&fs);
         Ok(Answer::of(under_way))

@@ -7,7 +7,8 @@
 //! 2. From before the flush with which it has everything until it has its place, each sync flushes it, too.
 //! 3. The device whose place another takes gets every write until the roots say who has the place, and its own
 //!    roots are there no longer.
-//! 4. Nobody waits for it, and its failure fails nobody.
+//! 4. Each write waits for its part on that device, and nothing else does; its failure fails nobody. Where it does not answer it is
+//!    given up, and when somebody asks for that it is left.
 
 use super::layout::{Run, Runs};
 use super::requests::bytes;
@@ -90,6 +91,7 @@ impl Devices {
         self.change_roster(|roster| {
             let Some(j) = roster.joining.take() else { return };
             j.stand(Standing::Absent as u8);
+            self.look_at(&j);
             table.joining_ended = Some(why.clone());
             if roster.has(&j) {
                 table.why.push((j.index, why));

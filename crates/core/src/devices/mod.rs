@@ -47,7 +47,7 @@ use roster::{Roster, UnderWay};
 use rows::Rows;
 use slow::{Gauge, Sent};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use table::{Shown, TableGuard};
 use watched::{Watch, Watched};
 
@@ -280,6 +280,8 @@ pub(crate) struct Devices {
     slow: AtomicU32,
     /// Held by who judges them.
     judging: Mutex<()>,
+    /// Devices that take no part, not yet or not any more, and that somebody may wait for all the same.
+    apart: Mutex<Vec<Weak<Member>>>,
     /// What reports tell of the table.
     shown: Mutex<Shown>,
 }
@@ -306,6 +308,7 @@ impl Devices {
             clock: OnceLock::new(),
             slow: AtomicU32::new(0),
             judging: Mutex::default(),
+            apart: Mutex::default(),
             shown,
         })
     }
@@ -488,6 +491,9 @@ impl Devices {
             // Another device has taken its place.
             return Ok(());
         }
+        if let DeviceError::Unowned { .. } = error {
+            return Self::is_not_ours(&mut table, error);
+        }
         if table.superblock.is_none() || !roster.is_whole_without(Some(member.index)) {
             if !table.failed.iter().any(|(i, _)| *i == member.index) {
                 table.failed.push((member.index, error.to_string()));
@@ -498,6 +504,12 @@ impl Devices {
         member.stand(Standing::Absent as u8);
         table.why.push((member.index, format!("it failed: {error}")));
         self.mark(&mut table)
+    }
+
+    /// A write was refused since another host may have the volume: no device has failed, and no slot may be written.
+    fn is_not_ours(table: &mut Table, error: DeviceError) -> Result<(), DeviceError> {
+        table.broken.get_or_insert_with(|| error.clone());
+        Err(error)
     }
 
     /// A write to this device failed that nothing else depends on.
@@ -538,6 +550,9 @@ impl Devices {
                 }
             }
             let Err((member, error)) = write_table(&roster, superblock) else { break };
+            if let DeviceError::Unowned { .. } = error {
+                return Self::is_not_ours(table, error);
+            }
             // Another one fails: that has to be said, too.
             member.stand(Standing::Absent as u8);
             if !roster.is_whole_without(None) {

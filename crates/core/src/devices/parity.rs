@@ -334,7 +334,8 @@ impl Devices {
     /// Those of that device.
     pub fn clear_row_log(&self, device: &dyn BlockDevice) -> Result<(), DeviceError> {
         if self.has_rows() {
-            device.write(bytes(AREA_BLOCKS), Arc::new(AlignedBuf::zeroed(UNIT_BYTES)))?;
+            let (offset, data) = (bytes(AREA_BLOCKS), Arc::new(AlignedBuf::zeroed(UNIT_BYTES)));
+            device.submit(Op::Write { offset, data }).wait()?;
         }
         Ok(())
     }

@@ -12,10 +12,11 @@ use super::roster::Roster;
 use super::watched::Stand;
 use super::{Devices, Member};
 use crate::Clock;
+use crate::breaks::{Break, broken};
 use nenrin_device::{DeviceError, Op, Ticket};
 use nenrin_format::{BLOCK_BYTES, Time};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A slow device is fast again below so many times what the slowest of the others takes that are not.
 const FAST_TIMES: u64 = 3;
@@ -269,16 +270,46 @@ impl Devices {
                 one.watch.give_up();
             }
         }
-        // Nobody needs a device that joins.
-        let joins = stands.iter().filter(|(m, stand)| may && !m.is_active() && stand.is_hopeless());
+        // Nobody needs a device that joins, and what it lacks nobody counts on.
+        let may_end = may || !broken(Break::JoinerAwaited);
+        let joins = stands.iter().filter(|(m, stand)| may_end && !m.is_active() && stand.is_hopeless());
         joins.for_each(|(m, _)| m.watch.give_up());
         let still = stands.iter().filter(|(m, stand)| m.is_active() && stand.is_still());
         still.fold(Avoided::NONE, |still, (m, _)| still.with(m.index, true))
     }
 
+    /// From now on this device is looked at, although it takes no part: until nobody has anything to do with it any more.
+    pub(super) fn look_at(&self, member: &Arc<Member>) {
+        member.watch.switch_on();
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(member));
+    }
+
+    /// Gives up those of them that do not answer.
+    fn give_up_apart(&self, now: u64) {
+        let mut apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+        apart.retain(|m| m.upgrade().is_some_and(|m| !m.watch.is_given_up()));
+        for m in apart.iter().filter_map(Weak::upgrade).filter(|m| !m.is_active()) {
+            if m.watch.look(now, m.device.as_ref().and_then(|d| d.completed())).is_hopeless() {
+                m.watch.give_up();
+            }
+        }
+    }
+
+    /// Ends that a device takes the place of another, and all waiting for it, where somebody has waited for long; whether that was so.
+    pub fn leave_hanging(&self, why: &str) -> bool {
+        let roster = self.roster();
+        let Some(j) = roster.joining.as_ref().filter(|j| !roster.has(j) && j.watch.keeps_waiting()) else {
+            return false;
+        };
+        j.watch.give_up();
+        self.stop_joining(why);
+        true
+    }
+
     /// Looks who is slow by now, and who is not any more, and who does not answer at all, which is given up if that may be. Waits for no device.
     pub fn judge(&self, now: u64, wall: Time, may_give_up: bool) {
         let Ok(_judging) = self.judging.try_lock() else { return };
+        self.give_up_apart(now);
         let roster = self.roster();
         if roster.count < 2 && roster.joining.is_none() {
             return;

@@ -2,10 +2,11 @@
 //!
 //! Invariants
 //! 1. What the table says is durable on every member before anybody acts by it.
+//! 2. While the table is held nobody waits for a device in a way that does not end when that is given up.
 
-use super::{Devices, Layout, Member, Standing, Table, is_writable, slots_of, write_table};
+use super::{Devices, Layout, Member, Standing, Table, is_writable, write_slot, write_table};
 use crate::breaks::{Break, broken};
-use nenrin_device::{AlignedBuf, BlockDevice, DeviceError};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
 use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
 use std::ops::{Deref, DerefMut};
@@ -39,8 +40,8 @@ impl Tail {
 
     fn write(&self, block: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         let Some(device) = &self.member.device else { return Err(DeviceError::Missing) };
-        device.write(block * BLOCK_BYTES as u64, data)?;
-        device.flush()
+        device.submit(Op::Write { offset: block * BLOCK_BYTES as u64, data }).wait()?;
+        device.submit(Op::Flush).wait().map(drop)
     }
 }
 
@@ -138,7 +139,8 @@ impl Devices {
         let tail = |((old, new), member): ((&DeviceEntry, &DeviceEntry), &Arc<Member>)| {
             let device = member.device.as_ref()?;
             let offset = area(old.blocks) * BLOCK_BYTES as u64;
-            let slots = device.read(offset, superblock::AREA_BLOCKS as usize * BLOCK_BYTES).map(Arc::new);
+            let bytes = superblock::AREA_BLOCKS as usize * BLOCK_BYTES;
+            let slots = device.submit(Op::Read { offset, bytes }).wait().map(Arc::new);
             Some(slots.map(|slots| Tail { member: member.clone(), slots, before: old.blocks, after: new.blocks }))
         };
         changed.filter_map(tail).collect()
@@ -162,17 +164,18 @@ impl Devices {
 
     /// A device that the table has becomes a member: it gets the newest root.
     pub fn take_in(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<(), DeviceError> {
+        let member = Member::new(index, Some(device), Standing::Joining as u8);
+        self.look_at(&member);
+        let Some(device) = &member.device else { return Err(DeviceError::Missing) };
+        // Others wait for the table: what takes longer comes before.
+        let cleared = self.clear_row_log(device.as_ref()).and_then(|()| device.submit(Op::Flush).wait());
         let mut table = self.table();
         table.expected = None;
+        cleared?;
         let Some(superblock) = &table.superblock else { return Err(DeviceError::Missing) };
-        let root = Superblock { device_index: index, ..superblock.clone() };
-        let data = Arc::new(AlignedBuf::padded(&root.encode()));
-        for block in slots_of(superblock, index).into_iter().flatten() {
-            device.write(block * BLOCK_BYTES as u64, data.clone())?;
-        }
-        self.clear_row_log(device.as_ref())?;
-        device.flush()?;
-        self.seat(index, Some(device), superblock.members());
+        (0..2).try_for_each(|area| write_slot(&member, superblock, area))?;
+        member.stand(Standing::Active as u8);
+        self.seat(index, Some(member), superblock.members());
         Ok(())
     }
 
@@ -194,18 +197,18 @@ impl Devices {
     }
 
     /// Puts a device in a place of the table, or takes the one that is there away. `count`: how many there should be.
-    fn seat(&self, index: u16, device: Option<Arc<dyn BlockDevice>>, count: usize) {
-        let standing = if device.is_some() { Standing::Active } else { Standing::Absent };
+    fn seat(&self, index: u16, member: Option<Arc<Member>>, count: usize) {
         self.change_roster(|r| {
             while r.members.len() <= usize::from(index) {
                 r.members.push(Member::new(r.members.len() as u16, None, Standing::Absent as u8));
             }
             if let Some(place) = r.members.get_mut(usize::from(index)) {
-                if device.is_none() {
+                let absent = Standing::Absent as u8;
+                if member.is_none() {
                     // Who still sees it there reads it no more.
-                    place.stand(standing as u8);
+                    place.stand(absent);
                 }
-                *place = Member::new(index, device, standing as u8);
+                *place = member.unwrap_or_else(|| Member::new(index, None, absent));
             }
             r.count = count;
         });

@@ -15,6 +15,7 @@ use nenrin_device::{AlignedBuf, DeviceError, Op, Pending, Ticket};
 use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// So many units of a row log, one behind the other, that give nothing at all: then nobody asks for the rest.
@@ -153,17 +154,17 @@ impl Devices {
 
     /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written to the row
     /// meanwhile. `settling`: nobody needs what is in it but for what is known of it, or its parity is right: then what cannot be read in
-    /// its place is written there as it was rebuilt.
-    fn parity_anew(&self, row: &Row, settling: Option<&Settling>) -> Result<u32, DeviceError> {
+    /// its place is written there as it was rebuilt. `always`: also where it reads as it should.
+    fn parity_anew(&self, row: &Row, settling: Option<&Settling>, always: bool) -> Result<u32, DeviceError> {
         let (first, blocks) = row.range();
         // Who copies the parity to a device that joins must not copy what it was before.
         let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
-        let written = self.write_parity(row, settling);
+        let written = self.write_parity(row, settling, always);
         number.into_iter().for_each(|n| self.leave_of(n));
         written
     }
 
-    fn write_parity(&self, row: &Row, settling: Option<&Settling>) -> Result<u32, DeviceError> {
+    fn write_parity(&self, row: &Row, settling: Option<&Settling>, always: bool) -> Result<u32, DeviceError> {
         let roster = self.roster();
         let mut units = self.units_of(&roster, row, settling);
         let there = read_here(&roster, row.parity, UNIT_BLOCKS).map(Ticket::wait);
@@ -184,7 +185,7 @@ impl Devices {
         }
         let parity = xor(units.iter().map(|u| &u.data[..]));
         if let Some((is, unread)) = there {
-            let unlike = |b: &u32| unread.contains(b) || is[block_bytes(*b)] != parity[block_bytes(*b)];
+            let unlike = |b: &u32| always || unread.contains(b) || is[block_bytes(*b)] != parity[block_bytes(*b)];
             let wrong: Vec<u32> = (0..UNIT_BLOCKS).filter(unlike).collect();
             if !wrong.is_empty() && !(0..UNIT_BLOCKS).any(lost) {
                 puts.push(Put { place: row.parity, data: Arc::new(parity) });
@@ -246,13 +247,16 @@ impl Devices {
         }
     }
 
-    /// The parity of all rows that these blocks lie in becomes right; blocks written for that.
+    /// The parity of all rows that these blocks lie in is written anew, of each once; blocks written for that.
     ///
     /// # Errors
     /// Device errors.
-    pub fn parity_of(&self, addr: Addr, blocks: u32) -> Result<u64, DeviceError> {
-        let rows = self.layout().rows(addr, blocks);
-        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row, None)?)))
+    pub fn parity_of(&self, places: &[(Addr, u32)]) -> Result<u64, DeviceError> {
+        let layout = self.layout();
+        let rows = places.iter().flat_map(|(addr, blocks)| layout.rows(*addr, *blocks));
+        let rows: BTreeMap<RowId, Row> = rows.map(|(row, ..)| ((row.segment, row.number), row)).collect();
+        let always = !broken(Break::UnflushedBelieved);
+        rows.values().try_fold(0, |n, row| Ok(n + u64::from(self.parity_anew(row, None, always)?)))
     }
 
     /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
@@ -293,7 +297,7 @@ impl Devices {
     /// Device errors.
     pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
         match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
-            Some(row) => Ok(Some(self.parity_anew(&row, None)? > 0)),
+            Some(row) => Ok(Some(self.parity_anew(&row, None, false)? > 0)),
             None => Ok(None),
         }
     }
@@ -345,7 +349,8 @@ impl Devices {
     pub fn settle_rows(&self) -> Result<bool, DeviceError> {
         let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
         let settling = Settling(self.roster().members.iter().map(|_| Patience::default()).collect());
-        found.iter().try_for_each(|row| self.parity_anew(row, Some(&settling)).map(drop))?;
+        let always = !broken(Break::UnflushedBelieved);
+        found.iter().try_for_each(|row| self.parity_anew(row, Some(&settling), always).map(drop))?;
         Ok(!found.is_empty())
     }
 

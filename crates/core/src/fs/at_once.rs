@@ -82,11 +82,14 @@ impl Fs {
     }
 
     fn lead_once(&self) -> ControlFlow<()> {
+        // Where another host has the volume that is noted, and nothing is laid out.
+        drop(self.owns_to_write());
         self.lead_for(self.lock(), None, Stay::Once)
     }
 
     /// Leads as was announced.
     pub fn lead_announced(&self) {
+        drop(self.owns_to_write());
         let inner = self.lock();
         if inner.batch.waiters.is_empty() {
             return self.end_leading(inner);

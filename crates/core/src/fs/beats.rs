@@ -2,15 +2,19 @@
 //!
 //! Invariants
 //! 1. Before each beat its block is read: what another mount wrote is never written over unseen.
-//! 2. Who was kept from beating for the length of a lease accepts, syncs and publishes nothing before it has looked.
+//! 2. Who was kept from beating for the length of a lease accepts, writes, syncs and publishes nothing before it has looked. What it was about
+//!    to write after the last look [`crate::lease`] refuses.
 
 use super::{Fs, locked};
 use crate::Result;
 use crate::breaks::{Break, broken};
-use crate::heartbeat::{self, Claim, Mmp, Said, lease_nanos};
-use nenrin_device::DeviceError;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::heartbeat::{self, Claim, Mmp, Said};
+use crate::lease::Lease;
+use nenrin_device::{BlockDevice, DeviceError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A look that takes longer than a lease tells nothing, and is made again.
+const LOOKS_MAX: u32 = 3;
 
 /// What an owner shows, and where.
 struct Shown {
@@ -23,8 +27,7 @@ struct Shown {
 pub(super) struct Heart {
     shown: Mutex<Shown>,
     mmp: Mmp,
-    /// When (monotonic) the last beat began that arrived.
-    last: AtomicU64,
+    lease: Arc<Lease>,
     /// That beat, for who asks. Not held while a device is waited for.
     block: Mutex<Vec<u8>>,
 }
@@ -32,12 +35,9 @@ pub(super) struct Heart {
 impl Heart {
     /// Of a volume that was claimed.
     fn new(claim: Claim) -> Self {
-        let last = AtomicU64::new(claim.at);
         let block = Mutex::new(claim.block().to_vec());
-        Self { mmp: claim.mmp.clone(), shown: Mutex::new(Shown { claim, over: false }), last, block }
-    }
-    fn since_last(&self, now: u64) -> u64 {
-        now.saturating_sub(self.last.load(SeqCst))
+        let (mmp, lease) = (claim.mmp.clone(), claim.lease.clone());
+        Self { mmp, shown: Mutex::new(Shown { claim, over: false }), lease, block }
     }
 }
 
@@ -74,7 +74,7 @@ impl Fs {
     /// When another host has the volume, or no device took a beat for too long: nothing is written from then on.
     pub fn beat(&self) -> Result<()> {
         let Some(heart) = &self.heart else { return Ok(()) };
-        if heart.since_last(self.clock.monotonic_nanos()) < heart.mmp.interval_nanos {
+        if heart.lease.since_beat() < heart.mmp.interval_nanos && !heart.lease.is_late() {
             return Ok(());
         }
         // Who has it beats at this moment.
@@ -82,15 +82,46 @@ impl Fs {
         self.beat_now(heart, &mut shown)
     }
 
-    /// Before anything is accepted, synced or published: this mount has the volume for longer than that takes, or looks.
+    /// Whether [`Fs::still_owns`] would look. Waits for no device.
+    pub(super) fn is_late(&self) -> bool {
+        self.heart.as_ref().is_some_and(|heart| heart.lease.is_late())
+    }
+
+    /// Before anything is accepted, synced or published: this mount has the volume for longer than that takes, or looks. Not under the
+    /// lock.
     pub(crate) fn still_owns(&self) -> Result<()> {
-        let Some(heart) = &self.heart else { return Ok(()) };
-        let is_late = || heart.since_last(self.clock.monotonic_nanos()) > lease_nanos(heart.mmp.interval_nanos);
-        if !is_late() || broken(Break::MmpLate) {
+        let Some(heart) = self.heart.as_ref().filter(|heart| heart.lease.is_late()) else { return Ok(()) };
+        if broken(Break::MmpLate) {
             return Ok(());
         }
         let mut shown = self.shown(heart);
-        if is_late() { self.beat_now(heart, &mut shown) } else { Ok(()) }
+        for _ in 0..LOOKS_MAX {
+            if !heart.lease.is_late() || shown.over || self.lock().failed.is_some() {
+                return Ok(());
+            }
+            self.beat_now(heart, &mut shown)?;
+        }
+        match heart.lease.is_late() {
+            true => {
+                self.stop_for("a look whether another host has the volume takes too long: nothing more is written here")
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The same before each piece of what waits in memory, or is moved, is handed to a device: between the pieces devices, locks and others
+    /// are waited for.
+    pub(crate) fn owns_to_write(&self) -> Result<()> {
+        let unasked = [Break::BehindUnowned, Break::HeldUnowned, Break::MmpSyncsLate];
+        if unasked.iter().any(|b| broken(*b)) { Ok(()) } else { self.still_owns() }
+    }
+
+    /// A device that is to become one of the volume: with `mmp` it is written to as long as this mount has that.
+    pub(super) fn guarded(&self, device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+        match &self.heart {
+            Some(heart) => heart.lease.guard(device),
+            None => device,
+        }
     }
 
     fn shown<'a>(&self, heart: &'a Heart) -> MutexGuard<'a, Shown> {
@@ -101,7 +132,7 @@ impl Fs {
         if shown.over || self.lock().failed.is_some() {
             return Ok(());
         }
-        let now = self.clock.monotonic_nanos();
+        let looked_at = self.clock.lease_nanos();
         let (mut members, mut why) = (Vec::new(), DeviceError::Missing);
         for (index, device) in self.storage.devices().active() {
             match heartbeat::read(device.as_ref()) {
@@ -119,15 +150,14 @@ impl Fs {
             }
         }
         if members.is_empty() {
-            let late = heart.since_last(now) > lease_nanos(heart.mmp.interval_nanos);
-            return if late { self.stop_for(&cannot_tell(&why)) } else { Ok(()) };
+            return if heart.lease.is_late() { self.stop_for(&cannot_tell(&why)) } else { Ok(()) };
         }
         let devices: Vec<_> = members.iter().map(|(_, d)| d.clone()).collect();
-        let failed = shown.claim.write(&devices, self.clock.as_ref());
-        heart.last.store(now, SeqCst);
+        let failed = shown.claim.write(&devices, self.clock.as_ref(), looked_at);
         *heart.block.lock().unwrap_or_else(PoisonError::into_inner) = shown.claim.block().to_vec();
-        // One that fails a write is left out, or the last.
-        let mut left_out = failed.into_iter().map(|(i, e)| self.storage.devices().fails(members[i].0, e));
+        // One that fails a write is left out, or the last. What came too late is no failure: whoever asks looks again.
+        let failed = failed.into_iter().filter(|(_, e)| !matches!(e, DeviceError::Unowned { .. }));
+        let mut left_out = failed.map(|(i, e)| self.storage.devices().fails(members[i].0, e));
         left_out.find_map(|done| done.err()).map_or(Ok(()), |e| self.stop_for(&cannot_tell(&e)))
     }
 

@@ -202,6 +202,7 @@ impl Fs {
     /// Before a sync of this file: its data is on the device, and nothing of it was changed meanwhile. The lock, so that
     /// its content can join a commit.
     pub(super) fn settle_file(&self, ino: Ino) -> Result<Guard<'_>> {
+        self.owns_to_write()?;
         let mut inner = self.lock();
         inner.check_alive()?;
         self.note_sync(&mut inner, ino);
@@ -218,6 +219,7 @@ impl Fs {
         drop(inner);
         let behind = self.write_all_behind(ino, few, Pace::Full);
         let settled = behind.and_then(|()| self.settle(self.lock(), |other| other == ino));
+        let settled = settled.and_then(|()| self.owns_to_write());
         let mut inner = self.lock();
         inner.end_settling(ino);
         self.wake_idle(&inner);
@@ -228,6 +230,7 @@ impl Fs {
     /// The same before a commit of all files, but for those whose truncation is held back.
     pub(super) fn settle_all(&self, pace: Pace) -> Result<()> {
         for round in 0..SETTLE_ROUNDS_MAX {
+            self.owns_to_write()?;
             let inner = self.lock();
             inner.check_alive()?;
             let ready = inner.files.iter().filter(|(_, f)| f.content.as_ref().is_some_and(|c| c.held_since.is_none()));
@@ -260,6 +263,7 @@ impl Fs {
             return Ok(());
         }
         while left > 0 {
+            self.owns_to_write()?;
             let mut inner = self.lock();
             inner.check_alive()?;
             left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
@@ -328,6 +332,7 @@ impl Fs {
             }
             drop(inner);
             self.finish_writes(writes)?;
+            self.owns_to_write()?;
             inner = self.lock();
         }
         Ok((inner, is_told_later))

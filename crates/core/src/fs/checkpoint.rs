@@ -206,6 +206,7 @@ impl Fs {
         // Most are waited for here, while others go on committing.
         let writes = self.lock().take_writes(|_| true);
         self.finish_writes(writes)?;
+        self.owns_to_write()?;
         let _lost = Lost(self);
         let mut inner = self.lock();
         while inner.checkpointing && inner.failed.is_none() {
@@ -262,6 +263,7 @@ impl Fs {
         let mut roots: Vec<TreeRoot> = Vec::new();
         for (id, frozen, deaths, sealed) in &freeze.trees {
             let mut root = frozen.write(freeze.generation.0, &mut |node, level, first| {
+                self.owns_to_write()?;
                 let places = self.place_node(*id, node, level, first, freeze.stamp, &mut writes)?;
                 self.hold_background(&mut writes)?;
                 Ok(places)
@@ -270,6 +272,7 @@ impl Fs {
             root.sealed = *sealed;
             roots.push(root);
         }
+        self.owns_to_write()?;
         let mut inner = self.lock();
         for copy in 0..2 {
             if let Some((addr, bytes)) = inner.index[copy].take(freeze.stamp) {
@@ -324,6 +327,7 @@ impl Fs {
             inner.generation()
         };
         if !flushes_roots(self.options.barrier) {
+            self.owns_to_write()?;
             self.storage.protect_unflushed()?;
         }
         self.still_owns()?;
@@ -359,6 +363,7 @@ impl Fs {
     /// Tells the device that segments hold nothing of value, and waits: a
     /// discard under way must never meet a write to the same segment.
     pub(super) fn discard(&self, segments: &[SegmentNo]) -> Result<()> {
+        self.owns_to_write()?;
         let tickets = segments.iter().map(|s| self.storage.submit_discard(*s)).collect::<Result<Vec<_>>>()?;
         for t in tickets.into_iter().flatten() {
             // Advice only: a device that refuses it keeps working.

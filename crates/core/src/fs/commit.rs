@@ -160,6 +160,7 @@ impl Fs {
             return Ok(());
         }
         self.settle_all(Pace::BesideSyncs(Who::Commits))?;
+        self.owns_to_write()?;
         let (tx, rx) = mpsc::channel();
         let mut inner = self.lock();
         inner.check_alive()?;
@@ -198,6 +199,7 @@ impl Fs {
     fn write_commit(&self, commit: &Commit) -> Result<Written> {
         if commit.flush_data_first {
             self.storage.flush_segments()?;
+            self.owns_to_commit()?;
         }
         let Some(((last_addr, last), before)) = commit.partials.split_last() else {
             return Ok(Written::default());
@@ -209,6 +211,9 @@ impl Fs {
         self.storage.about_to_wait();
         for t in tickets {
             t.wait()?;
+        }
+        if !before.is_empty() {
+            self.owns_to_commit()?;
         }
         let begun_at = self.clock.monotonic_nanos();
         let _held = broken(Break::CommitLocked).then(|| self.lock());
@@ -226,8 +231,9 @@ impl Fs {
         Ok(Written { nanos: Some(self.clock.monotonic_nanos().saturating_sub(begun_at)), flush })
     }
 
-    /// Flushes and counts it.
+    /// Flushes and counts it. Where rows have parity that may write what protects them.
     pub(super) fn flush_device(&self) -> Result<()> {
+        self.owns_to_write()?;
         self.lock().counters.flushes += 1;
         self.storage.flush()
     }

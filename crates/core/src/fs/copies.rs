@@ -10,7 +10,8 @@ use nenrin_format::superblock::{DEVICES_MAX, Trouble};
 
 impl Fs {
     /// Before the first write of a mount: the roots say who is absent, and what recovery took for granted
-    /// although perhaps not every device has it, every device has. Blocks that were written for that.
+    /// although perhaps not every device has it, or none has more of it than its host's cache, every device has. Blocks that were written
+    /// for that.
     pub(crate) fn before_writing(&self, unproven: &[Unproven]) -> Result<u64> {
         self.even_out(unproven, false)
     }
@@ -21,21 +22,23 @@ impl Fs {
     }
 
     fn even_out(&self, unproven: &[Unproven], repairs: bool) -> Result<u64> {
+        self.owns_to_write()?;
         self.storage.settle()?;
         self.storage.devices().end_replaced();
         let (mut written, mut right) = (0, Vec::new());
         for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
             let (addr, blocks) = u.place();
-            match u.equalize(&self.storage) {
+            self.owns_to_write()?;
+            match u.write_anew(&self.storage) {
                 Err(Error::Damaged(..)) if repairs => continue,
                 done => written += done?,
             }
             right.push((addr, blocks));
         }
         // Not before: it may be what the others were rebuilt from.
-        for (addr, blocks) in right {
-            written += self.storage.parity_anew(addr, blocks)?;
-        }
+        self.owns_to_write()?;
+        written += self.storage.parity_anew(&right)?;
+        self.owns_to_write()?;
         if self.storage.settle_rows()? || written > 0 {
             self.flush_device()?;
         }

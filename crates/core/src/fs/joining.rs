@@ -108,6 +108,9 @@ impl Fs {
     pub fn replace_device(&self, index: u16, new: NewDevice) -> Result<()> {
         drop(self.lock_to_accept()?);
         crate::heartbeat::refuse_to_replace(std::slice::from_ref(&new.device), self.clock.as_ref())?;
+        // That may have waited.
+        drop(self.lock_to_accept()?);
+        let new = NewDevice { device: self.guarded(new.device), ..new };
         if self.laying_status().is_some() {
             // A look tells whether anything is to be done.
             self.laying_step(1)?;
@@ -150,13 +153,19 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives up what [`Fs::replace_device`] began, if it has not ended.
-    pub fn stop_replacing(&self) {
+    /// Gives up what [`Fs::replace_device`] began, if it has not ended; whether there was anything. A device that does not answer is not
+    /// waited for.
+    pub fn stop_replacing(&self) -> bool {
+        let (devices, why) = (self.storage.devices(), "it was given up on request");
+        // Before what is known of the copying is asked for: who copies has that.
+        let was_left = devices.leave_hanging(why);
         let mut joiner = self.joiner();
-        if joiner.job.as_ref().is_some_and(|j| j.new.is_some()) {
-            self.storage.devices().stop_joining("it was given up on request");
+        let is_new = joiner.job.as_ref().is_some_and(|j| j.new.is_some());
+        if is_new {
+            devices.stop_joining(why);
             joiner.job = None;
         }
+        was_left || is_new
     }
 
     fn begin_join(&self, joiner: &mut Joiner, index: u16, new: Option<NewDevice>) {
@@ -207,6 +216,7 @@ impl Fs {
     fn join(&self, joiner: &mut Joiner, blocks: u64, until: u64) -> Result<()> {
         let devices = self.storage.devices();
         if joiner.job.is_none() {
+            self.owns_to_write()?;
             let Some(index) = devices.stale().first().copied() else { return Ok(()) };
             self.begin_join(joiner, index, None);
         }
@@ -260,6 +270,7 @@ impl Fs {
 
     /// Copies these blocks, by what is vouched for in their segment if it takes that.
     fn copy_some(&self, known: &mut Known, first: Addr, count: u32) -> Result<Copied> {
+        self.owns_to_write()?;
         let devices = self.storage.devices();
         let of_segment = known.as_ref().filter(|(of, _)| *of == first.segment()).map(|(_, vouched)| vouched);
         let copied = devices.copy(first, count, of_segment)?;
@@ -289,6 +300,7 @@ impl Fs {
 
     fn end_join(&self, joiner: &mut Joiner) -> Result<()> {
         let Some(job) = joiner.job.take() else { return Ok(()) };
+        self.owns_to_write()?;
         let joined = self.storage.end_joining(job.new.map_or([0; 16], |n| n.uuid));
         self.fail_with_flushes()?;
         let joined = joined.inspect_err(|e| self.lock().fail(&e.to_string()))?;

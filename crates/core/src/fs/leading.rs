@@ -243,9 +243,18 @@ impl Fs {
     /// [`Fs::leave`] then, since those who came meanwhile count on it.
     pub(super) fn turn<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
         inner.leading.successors += 1;
-        // Of a volume that has failed nothing is laid out any more, and somebody may have been lost who led.
-        while inner.leading.is_led() && inner.failed.is_none() {
-            inner = self.wait_idle(inner);
+        // Once: it looks, or fails the volume.
+        for asks in [true, false] {
+            // Of a volume that has failed nothing is laid out any more, and somebody may have been lost who led.
+            while inner.leading.is_led() && inner.failed.is_none() {
+                inner = self.wait_idle(inner);
+            }
+            if !asks || !self.is_late() {
+                break;
+            }
+            drop(inner);
+            drop(self.owns_to_write());
+            inner = self.lock();
         }
         let ended = inner.leading.early.is_empty() || inner.failed.is_some();
         debug_assert!(ended, "a commit without anybody to end it");

@@ -550,6 +550,7 @@ impl Fs {
         if self.options.read_only {
             return Err(Error::ReadOnly);
         }
+        self.owns_to_write()?;
         let inner = self.lock();
         inner.check_alive()?;
         Ok(inner)

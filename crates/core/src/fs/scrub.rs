@@ -218,7 +218,7 @@ impl Fs {
     }
 
     pub(super) fn may_mend(&self) -> bool {
-        !self.options.read_only && self.lock().check_alive().is_ok()
+        !self.options.read_only && self.owns_to_write().is_ok() && self.lock().check_alive().is_ok()
     }
 
     /// Damaged superblock slots, and damaged copies of the root that counts.
@@ -495,7 +495,7 @@ impl Fs {
             inner.segments().pin(row.0);
             drop(inner);
             let mended = match may_mend {
-                true => self.storage.mend_parity(row),
+                true => self.owns_to_write().and_then(|()| self.storage.mend_parity(row)),
                 false => self.storage.parity_is_wrong(row).then_some(false).map_or(Ok(None), |no| Ok(Some(no))),
             };
             self.lock().segments().unpin(row.0);

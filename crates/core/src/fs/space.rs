@@ -683,6 +683,7 @@ impl Fs {
             }
             drop(inner);
             self.finish_writes(writes)?;
+            self.owns_to_write()?;
             inner = self.lock();
         }
     }

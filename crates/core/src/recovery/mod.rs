@@ -88,7 +88,7 @@ impl Fs {
         clock: Arc<dyn Clock>,
         mut options: MountOptions,
     ) -> Result<Arc<Self>> {
-        let (assembly, claim) = heartbeat::take(&devices, clock.as_ref(), &options)?;
+        let (assembly, claim) = heartbeat::take(&devices, &clock, &options)?;
         let mut opened = recover_from_all(&assembly, &options)?;
         let unproven = std::mem::take(&mut opened.unproven);
         options.read_only |= opened.report.damage.is_some() || opened.report.only_readable || options.no_recovery;

@@ -82,7 +82,7 @@ impl Found {
     }
 }
 
-/// Blocks that count although nothing proves that all copies of them were flushed.
+/// Blocks that count although nothing proves that they were flushed, on every device that has them.
 pub(crate) enum Unproven {
     /// A partial of the chain, and its summary CRC.
     Partial(Header, u32),
@@ -98,26 +98,32 @@ impl Unproven {
             Self::Content(e) => covered::place(e),
         }
     }
-    /// [`Storage::equalize`] of each part that has a checksum: one device may have this part, and another that.
+    /// [`Storage::write_anew`] of each part that has a checksum: one device may have this part, and another that.
     ///
     /// # Errors
     /// As there.
-    pub fn equalize(&self, storage: &Storage) -> Result<u64> {
+    pub fn write_anew(&self, storage: &Storage) -> Result<u64> {
         match self {
             Self::Partial(header, crc) => {
                 let is_summary = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| s.crc == *crc);
                 let is_payload = |bytes: &[u8]| nenrin_format::crc(bytes) == header.payload_crc;
-                if broken(Break::PartialsWhole) {
-                    let summary = header.summary_blocks as usize * BLOCK_BYTES;
-                    let payload = |bytes: &[u8]| bytes.get(summary..).is_none_or(|p| p.is_empty() || is_payload(p));
-                    let is_whole = |bytes: &[u8]| is_summary(bytes) && payload(bytes);
-                    return storage.equalize(header.addr, header.total_blocks(), is_whole);
+                let anew = |addr, blocks, right: &dyn Fn(&[u8]) -> bool| match broken(Break::UnflushedBelieved) {
+                    true => storage.equalize(addr, blocks, right),
+                    false => storage.write_anew(addr, blocks, right),
+                };
+                let summary = header.summary_blocks as usize * BLOCK_BYTES;
+                let payload = |bytes: &[u8]| bytes.get(summary..).is_none_or(|p| p.is_empty() || is_payload(p));
+                let is_whole = |bytes: &[u8]| is_summary(bytes) && payload(bytes);
+                match anew(header.addr, header.total_blocks(), &is_whole) {
+                    Err(Error::Damaged(..)) if !broken(Break::PartialsWhole) => {}
+                    done => return done,
                 }
-                let summary = storage.equalize(header.addr, header.summary_blocks, is_summary)?;
+                let summary = anew(header.addr, header.summary_blocks, &is_summary)?;
                 let (payload, blocks) = (header.payload_addr(), header.payload_blocks);
-                Ok(summary + if blocks == 0 { 0 } else { storage.equalize(payload, blocks, is_payload)? })
+                Ok(summary + if blocks == 0 { 0 } else { anew(payload, blocks, &is_payload)? })
             }
-            Self::Content(e) => covered::equalize(storage, e),
+            Self::Content(e) if broken(Break::UnflushedBelieved) => covered::equalize(storage, e),
+            Self::Content(e) => covered::write_anew(storage, e),
         }
     }
 }

@@ -399,7 +399,7 @@ fn what_cannot_be_replaced_is_refused_and_nothing_is_touched() {
     assert_eq!(short.read(0, 4096).unwrap()[0], 0x3c);
     // It is given up on request.
     replace(&fs, 0, &fresh(40)).unwrap();
-    fs.stop_replacing();
+    assert!(fs.stop_replacing());
     assert!(!fs.is_joining() && fs.join_failed().unwrap().contains("on request"));
     write(&fs, "after", &content(2, 100_000));
     fs.close().unwrap();

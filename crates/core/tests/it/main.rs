@@ -5,6 +5,7 @@ mod common;
 
 mod apart;
 mod applied;
+mod asleep;
 mod atime;
 mod bursts;
 mod cached;
@@ -37,6 +38,7 @@ mod landmarks;
 mod laying;
 mod leading;
 mod little;
+mod lost_flush;
 mod lost_inode;
 mod lost_leaf;
 mod lost_space;

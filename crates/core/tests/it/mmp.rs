@@ -18,7 +18,7 @@ type Meanwhile = Box<dyn Fn(u64) + Send>;
 
 /// Time of all hosts. Who waits lets the others do what they do, each half second.
 #[derive(Default)]
-struct Hours {
+pub(crate) struct Hours {
     now: AtomicU64,
     waited: AtomicU64,
     meanwhile: Mutex<Option<Meanwhile>>,
@@ -44,7 +44,7 @@ impl Clock for Hours {
 }
 
 impl Hours {
-    fn pass(&self, nanos: u64) {
+    pub(crate) fn pass(&self, nanos: u64) {
         self.now.fetch_add(nanos, SeqCst);
     }
     /// While somebody waits, this mount goes on.
@@ -63,15 +63,15 @@ impl Hours {
     }
 }
 
-struct World {
-    clock: Arc<Hours>,
-    devices: Vec<Arc<dyn BlockDevice>>,
+pub(crate) struct World {
+    pub(crate) clock: Arc<Hours>,
+    pub(crate) devices: Vec<Arc<dyn BlockDevice>>,
     faults: Vec<Faults>,
-    observers: Vec<Observer>,
+    pub(crate) observers: Vec<Observer>,
 }
 
 impl World {
-    fn new(profile: Profile, count: usize) -> Self {
+    pub(crate) fn new(profile: Profile, count: usize) -> Self {
         let members: Vec<_> =
             (0..count).map(|_| Arc::new(Observed::new(Faulty::new(MemDevice::new(64 << 20))))).collect();
         let devices: Vec<Arc<dyn BlockDevice>> = members.iter().map(|m| m.clone() as Arc<dyn BlockDevice>).collect();
@@ -82,13 +82,13 @@ impl World {
         mkfs_on(&this.devices, &this.time(), &options).unwrap();
         this
     }
-    fn time(&self) -> Arc<dyn Clock> {
+    pub(crate) fn time(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
     fn open(&self, options: MountOptions) -> nenrin_core::Result<Arc<Fs>> {
         Fs::open(self.devices.clone(), self.time(), options)
     }
-    fn on(&self, host: &str) -> nenrin_core::Result<Arc<Fs>> {
+    pub(crate) fn on(&self, host: &str) -> nenrin_core::Result<Arc<Fs>> {
         self.open(with_mmp(host))
     }
     fn said(&self) -> Said {
@@ -96,14 +96,14 @@ impl World {
     }
 }
 
-fn with_mmp(host: &str) -> MountOptions {
+pub(crate) fn with_mmp(host: &str) -> MountOptions {
     let mut owner = [0; 16];
     owner[..host.len()].copy_from_slice(host.as_bytes());
     let mmp = Some(Mmp { node: host.to_owned(), owner, interval_nanos: BEAT_NANOS });
     MountOptions { mmp, degraded: true, ..MountOptions::default() }
 }
 
-fn put(fs: &Fs, name: &str) -> nenrin_core::Result<()> {
+pub(crate) fn put(fs: &Fs, name: &str) -> nenrin_core::Result<()> {
     let ino = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600))?.ino;
     fs.write(ino, 0, &[7; 9000], 0)?;
     fs.fsync_wait(ino)
@@ -113,13 +113,13 @@ fn has(fs: &Fs, name: &str) -> bool {
     fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).is_ok()
 }
 
-fn clean(w: &World) {
+pub(crate) fn clean(w: &World) {
     let report = check(&w.devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
     assert!(report.clean(), "{:?}", report.findings);
 }
 
 /// A way to have what was accepted committed.
-type Sync = fn(&Fs, Ino) -> nenrin_core::Result<()>;
+pub(crate) type Sync = fn(&Fs, Ino) -> nenrin_core::Result<()>;
 
 fn asks_and_waits(fs: &Fs, ask: impl FnOnce(nenrin_core::Done)) -> nenrin_core::Result<()> {
     let (tx, rx) = std::sync::mpsc::channel();
@@ -127,7 +127,7 @@ fn asks_and_waits(fs: &Fs, ask: impl FnOnce(nenrin_core::Done)) -> nenrin_core::
     rx.try_recv().unwrap_or_else(|_| panic!("not told: {:?}", fs.failed()))
 }
 
-const SYNCS: [(&str, Sync); 4] = [
+pub(crate) const SYNCS: [(&str, Sync); 4] = [
     ("fsync", |fs, ino| asks_and_waits(fs, |done| fs.fsync(ino, done))),
     ("a sync that is joined", |fs, ino| {
         asks_and_waits(fs, |done| {

@@ -7,7 +7,7 @@ use crate::devices::{bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::Ino;
 use nenrin_core::format::superblock::Profile;
-use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, Standing, mkfs_on};
+use nenrin_core::{Clock, Fs, MkfsOptions, Mmp, MountOptions, NewDevice, Standing, mkfs_on};
 use nenrin_device::BlockDevice;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, mpsc};
@@ -239,4 +239,105 @@ fn nobody_is_left_out(profile: Profile, count: usize) {
     assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
     fs.close().unwrap();
     clean(&w.devices);
+}
+
+fn with_mmp() -> MountOptions {
+    // Long, so that nobody is late while time passes.
+    let mmp = Mmp { node: "hana".into(), owner: [1; 16], interval_nanos: 60 * SECOND };
+    MountOptions { mmp: Some(mmp), ..MountOptions::default() }
+}
+
+/// A device is to take the place of another, and hangs: who writes waits until it is given up.
+fn a_joiner_hangs(options: MountOptions) {
+    let w = World::new(Profile::Mirror, 2);
+    let fs = w.open(options);
+    write(&fs, "before", &content(1, 1 << 20));
+    let (device, gate) = gated(96 << 20);
+    fs.replace_device(1, NewDevice { device, uuid: [9; 16] }).unwrap();
+    gate.close(|_| true, 0);
+    thread::scope(|scope| {
+        let writer = begin(scope, || {
+            write(&fs, "while", &content(2, 1 << 20));
+            fs.sync_all().unwrap();
+        });
+        assert!(!is_answered(&writer));
+        let ended = w.pass(&fs, 40, || fs.join_failed().is_some());
+        gate.open();
+        assert!(ended, "a write waits for a device that nobody needs");
+        writer.recv_timeout(Duration::from_secs(60)).unwrap();
+    });
+    assert!(fs.join_failed().unwrap().contains("did not answer for 30 s"));
+    assert!(fs.health().iter().all(|d| d.standing == Standing::Active));
+    fs.close().unwrap();
+    drop(fs);
+    clean(&w.devices);
+}
+
+#[test]
+fn a_device_that_joins_and_hangs_is_given_up() {
+    a_joiner_hangs(MountOptions::default());
+    a_joiner_hangs(with_mmp());
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a write waits for a device that nobody needs")]
+fn a_device_that_joins_and_is_waited_for_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::JoinerAwaited, || a_joiner_hangs(with_mmp()));
+}
+
+/// Who has asked for it is not kept waiting by it, nor is who writes, and nobody looks.
+#[test]
+fn a_device_that_hangs_is_left_on_request() {
+    let w = World::new(Profile::Mirror, 2);
+    let fs = w.open(with_mmp());
+    write(&fs, "before", &content(1, 1 << 20));
+    let (device, gate) = gated(96 << 20);
+    fs.replace_device(1, NewDevice { device, uuid: [9; 16] }).unwrap();
+    gate.close(|_| true, 0);
+    thread::scope(|scope| {
+        let copier = begin(scope, || fs.join_step(64 << 20).map(drop));
+        let writer = begin(scope, || _ = write(&fs, "while", &content(2, 1 << 20)));
+        // So long somebody has to wait before that is known.
+        thread::sleep(Duration::from_millis(2500));
+        assert!(!is_answered(&writer) && !is_answered(&copier));
+        let stopped = begin(scope, || assert!(fs.stop_replacing()));
+        let waits = [stopped.recv_timeout(Duration::from_secs(20)), writer.recv_timeout(Duration::from_secs(20))];
+        let copied = copier.recv_timeout(Duration::from_secs(20));
+        gate.open();
+        assert!(waits.iter().all(Result::is_ok), "{waits:?}");
+        copied.unwrap().unwrap();
+    });
+    assert!(fs.join_failed().unwrap().contains("on request") && fs.join_status().is_none());
+    assert!(!fs.stop_replacing());
+    fs.close().unwrap();
+    clean(&w.devices);
+}
+
+/// A device that is added hangs while it gets its slots: it is given up, and nobody else waits.
+#[test]
+fn a_device_that_is_added_and_hangs_is_given_up() {
+    // Its ends were cleared by three requests.
+    for but in 3..8 {
+        let w = World::new(Profile::Mirror, 2);
+        let fs = w.open(with_mmp());
+        let (device, gate) = gated(96 << 20);
+        gate.close(|op| !is_read(op), but);
+        thread::scope(|scope| {
+            let adder = begin(scope, || fs.device_add(device, [9; 16]).map(drop));
+            if is_answered(&adder) {
+                return;
+            }
+            let told = std::cell::RefCell::new(None);
+            let ended = w.pass(&fs, 45, || {
+                told.replace_with(|old| old.take().or_else(|| adder.try_recv().ok()));
+                told.borrow().is_some()
+            });
+            gate.open();
+            assert!(ended, "{but}");
+            assert!(told.take().unwrap().unwrap_err().to_string().contains("did not answer"), "{but}");
+        });
+        write(&fs, "after", &content(1, 1 << 20));
+        fs.close().unwrap();
+    }
 }

@@ -33,6 +33,11 @@ pub(super) enum Event {
     Flush {
         covered: Arc<[usize]>,
     },
+    /// These can be read, and will never be durable, but for what was kept.
+    Lost {
+        changes: Arc<[usize]>,
+        kept: CrashChoice,
+    },
 }
 
 impl History {
@@ -126,6 +131,7 @@ impl HistoryCursor<'_> {
             match &entry.event {
                 Event::Change(_) => self.unflushed.push(at),
                 Event::Flush { covered } => self.flush(covered),
+                Event::Lost { changes, kept } => self.lose(at, changes, *kept),
             }
             self.at = at + 1;
         }
@@ -140,6 +146,14 @@ impl HistoryCursor<'_> {
             }
             !covers
         });
+    }
+
+    fn lose(&mut self, at: usize, lost: &[usize], kept: CrashChoice) {
+        let is_lost = |at: &usize| lost.binary_search(at).is_ok();
+        let gone: Vec<&Change> =
+            self.unflushed.iter().filter(|at| is_lost(at)).filter_map(|at| self.history.change(*at)).collect();
+        self.unflushed.retain(|at| !is_lost(at));
+        self.base = kept.apply(at, &self.base, &gone);
     }
 
     fn changes(&self) -> Vec<&Change> {

@@ -215,6 +215,7 @@ impl Fs {
                 buf[at..at + bytes.len()].copy_from_slice(bytes);
                 at += bytes.len();
             }
+            self.owns_to_write()?;
             writes.push(self.storage.submit_write(*start, Arc::new(buf))?, blocks as u32);
             self.hold_background(&mut writes)?;
             rest = &rest[run..];

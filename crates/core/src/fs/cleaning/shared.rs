@@ -239,7 +239,8 @@ impl Fs {
         buf.copy_from_slice(bytes);
         let flushed = super::super::flushes(self.options.barrier);
         self.storage.about_to_wait();
-        let written = self.storage.submit_write(new, Arc::new(buf)).and_then(|t| Ok(t.wait()?));
+        let written = self.owns_to_write().and_then(|()| self.storage.submit_write(new, Arc::new(buf)));
+        let written = written.and_then(|t| Ok(t.wait()?));
         let written = written.and_then(|_| if flushed { self.flush_device() } else { Ok(()) });
         written.inspect_err(|e| self.lock().fail(&e.to_string()))?;
         let now = self.clock.monotonic_nanos();

@@ -306,6 +306,7 @@ impl Fs {
             let addr = Addr::new(segment, block);
             // What cannot be read may be there all the same.
             if !self.reads_as_zeros(addr, count) {
+                self.owns_to_write()?;
                 self.storage.write(addr, Arc::new(AlignedBuf::zeroed(count as usize * BLOCK_BYTES)))?;
                 changed = true;
             }
@@ -314,6 +315,7 @@ impl Fs {
         self.storage.end_segment(segment, 0);
         if changed {
             // The parity of its rows says nothing of them either.
+            self.owns_to_write()?;
             self.storage.protect_unflushed()?;
         }
         if changed && self.options.discard {

@@ -40,6 +40,7 @@ impl Fs {
     pub fn device_add(&self, device: Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<u16> {
         heartbeat::refuse_to_replace(std::slice::from_ref(&device), self.clock.as_ref())?;
         let laying = self.to_change()?;
+        let device = self.guarded(device);
         let (name, blocks) = (device.geometry().name, device.geometry().bytes / BLOCK_BYTES as u64);
         let mut entries = self.storage.entries();
         let index = entries.iter().position(|e| e.removed).unwrap_or(entries.len());
@@ -181,6 +182,7 @@ impl Fs {
 
     /// Changes the device table, durably. Where it could not be written nothing more is: what was asked for may be true, or not.
     fn change_table(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64)) -> Result<()> {
+        self.owns_to_write()?;
         let changed = self.storage.change(change);
         self.fail_with_flushes()?;
         changed

@@ -22,6 +22,9 @@ impl Clock for TestClock {
     fn monotonic_nanos(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+    fn wait(&self, nanos: u64) {
+        self.0.fetch_add(nanos, Ordering::Relaxed);
+    }
 }
 
 pub struct World {
