@@ -80,6 +80,15 @@ impl Clock for HostClock {
 mod tests {
     use super::*;
 
+    /// Time in which the machine was suspended counts: the monotonic clock stood meanwhile, so it is never ahead.
+    #[test]
+    fn a_lease_goes_by_all_time_that_has_passed() {
+        let clock = HostClock::shared();
+        let (monotonic, first) = (monotonic(), clock.lease_nanos());
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(first >= monotonic && clock.lease_nanos() >= first + 5_000_000);
+    }
+
     /// A pause after so much computing, not at each call: they are many.
     #[test]
     fn a_thread_pauses_now_and_then() {
