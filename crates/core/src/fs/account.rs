@@ -54,6 +54,11 @@ impl Place {
     pub(super) fn passing_over(self) -> Self {
         Self { passes_over: !broken(Break::SurveyStops), ..self }
     }
+
+    /// The same for who counts.
+    fn counting(self) -> Self {
+        if broken(Break::CountStops) { self } else { self.passing_over() }
+    }
 }
 
 /// Counting what snapshots keep, under way.
@@ -355,10 +360,10 @@ impl Fs {
 
     /// What letting these checkpoints go would free: what no other kept checkpoint
     /// sees, and is not live. Walks over the history that they see, without keeping
-    /// others from working.
+    /// others from working. What cannot be read of it does not count: that must keep nobody from letting the rest go.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when one is unknown; an index node that cannot be read.
+    /// [`Error::Checkpoint`] when one is unknown.
     pub fn freed_by_dropping(&self, cnos: &[Cno]) -> Result<Freed> {
         let now = self.lock().state.kept.clone();
         if let Some(cno) = cnos.iter().find(|c| !now.contains_key(c)) {
@@ -368,7 +373,7 @@ impl Fs {
         then.retain(|cno, _| !cnos.contains(cno));
         // A tree whose newest death was before the first of them holds nothing that they see.
         let first = cnos.iter().min().copied().unwrap_or(Cno::NEVER);
-        let mut place = self.history_from(first);
+        let mut place = self.history_from(first).counting();
         let (mut blocks, mut bytes, mut all) = (0, 0, 0);
         let mut each = |p: Piece<'_>| {
             let goes = !p.marked && sees(&now, p.lives) && !sees(&then, p.lives);
@@ -384,15 +389,15 @@ impl Fs {
     }
 
     /// For each snapshot what becomes available when it alone is let go: what no other snapshot keeps. What unnamed
-    /// checkpoints keep counts as available already, since it goes when room is short.
+    /// checkpoints keep counts as available already, since it goes when room is short. What cannot be read does not count.
     ///
     /// # Errors
-    /// An index node that cannot be read.
+    /// None: what cannot be read is passed over.
     pub fn freed_by_each_snapshot(&self) -> Result<BTreeMap<Cno, Freed>> {
         let named = self.lock().named_kept();
         let mut found: BTreeMap<Cno, (u64, u64)> = named.keys().map(|cno| (*cno, (0, 0))).collect();
         let first = named.keys().next().copied().unwrap_or(Cno::NEVER);
-        let mut place = self.history_from(first);
+        let mut place = self.history_from(first).counting();
         let mut all = 0;
         let mut each = |p: Piece<'_>| {
             all += p.bytes;
@@ -449,8 +454,7 @@ impl Fs {
         let _counting = Counting(self);
         drop(inner);
         let mut count = under_way.unwrap_or_else(|| {
-            let all = self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER));
-            let place = if broken(Break::CountStops) { all } else { all.passing_over() };
+            let place = self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER)).counting();
             NamedCount { place, found: KnownPast::default(), before, blocks, met: 0, others: false }
         });
         let more = self.count_some(&mut count, &named)?;

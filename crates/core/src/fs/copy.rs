@@ -13,6 +13,7 @@
 use super::bursts::Who;
 use super::read::{Piece, Source};
 use super::space::Room;
+use super::usage::{joined, run_of};
 use super::write::{FILE_BYTES_MAX, WRITE_BEHIND_PAGES, Writer, copy_in};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -20,7 +21,7 @@ use crate::content::{Content, Over};
 use crate::{At, Error, FileKind, Result};
 use nenrin_format::items::{Checkpoint, EXTENT_SHARED, Extent};
 use nenrin_format::records::Record;
-use nenrin_format::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
+use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes shared under one lock, so in one piece: 16 MiB.
@@ -289,13 +290,16 @@ impl Inner {
     /// the commit of the destination would end all writing.
     fn prepare_source(&mut self, fs: &Fs, span: Span, first: u64, pieces: &[Piece]) -> Result<()> {
         let ino = span.from;
+        let run = |p: &Piece| if let Source::Disk(e) = &p.source { Some(run_of(e)) } else { None };
+        for (from, to) in joined(pieces.iter().filter_map(run).collect()) {
+            self.state.join_ahead(Addr(from), (to - from) as u32)?;
+        }
         let mut committed: Option<(u64, u64)> = None;
         let mut block = first;
         for p in pieces {
             let (from, to) = (block, block + p.blocks);
             block = to;
             let Source::Disk(e) = &p.source else { continue };
-            self.state.join_ahead(e.addr, e.blocks)?;
             let content = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).filter(|_| span.at == At::Live);
             match content.filter(|c| c.overlay.overlapping(from, to).next().is_some()) {
                 Some(content) => content.overlay.share(from, to),

@@ -247,22 +247,25 @@ impl State {
         looked
     }
 
-    /// Where a step of forgetting from `from` on would end, and whether it finds anything.
+    /// Where a step of forgetting from `from` on would end, and how many items it looks at, at most `max`: 0 where it finds nothing, fewer
+    /// where very many own what it does.
     ///
     /// # Errors
     /// What that needs cannot be read.
-    pub fn forget_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Option<Key>, bool)> {
+    pub fn forget_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Option<Key>, u32)> {
         let (gone, go_on) = self.forgotten(tree, from, max)?;
-        if !broken(Break::NotReadAhead) {
-            gone.iter().try_for_each(|(key, value)| {
-                let read = match is_history(tree) {
-                    true => self.free_ahead(key, value),
-                    false => self.retire_ahead(key, value, self.open_cno, KeepRule::default()),
-                };
-                read.map(drop)
-            })?;
+        let mut leaves = 0;
+        for (n, (before, key, value)) in gone.iter().enumerate().filter(|_| !broken(Break::NotReadAhead)) {
+            let more = match is_history(tree) {
+                true => self.free_ahead(key, value)?,
+                false => self.retire_ahead(key, value, self.open_cno, KeepRule::default())?,
+            };
+            if n > 0 && leaves + more > LEAVES_MAX {
+                return Ok((Some(*key), *before));
+            }
+            leaves += more;
         }
-        Ok((go_on, !gone.is_empty()))
+        Ok((go_on, if gone.is_empty() { 0 } else { max }))
     }
 
     /// That the item at `key` can name the place where its blocks were copied to.

@@ -18,8 +18,8 @@ use nenrin_format::node::TreeId;
 use nenrin_format::{Ino, Time};
 use std::ops::ControlFlow;
 
-/// Items to be forgotten, and where to go on, or `None` at the end of the tree.
-type ToForget = (Vec<(Key, Value)>, Option<Key>);
+/// Items to be forgotten, each with how many others are looked at before it, and where to go on, or `None` at the end of the tree.
+type ToForget = (Vec<(u32, Key, Value)>, Option<Key>);
 
 impl State {
     /// Puts inodes on the list; those that are in the live tree stay off it.
@@ -78,19 +78,20 @@ impl State {
                 go_on = Some(*k);
                 return ControlFlow::Break(());
             }
+            let before = seen;
             seen += 1;
             let of_list = if past.is_some() { self.is_forgotten(k, v) } else { self.forgetting.contains(&Ino(k.ino)) };
             if of_list && !(broken(Break::ForgetKeepsNames) && past.is_some() && k.kind == Kind::Dirent) {
-                gone.push((*k, v.clone()));
+                gone.push((before, *k, v.clone()));
             }
             ControlFlow::Continue(())
         })?;
         // What lives, or has a name, is nothing to be forgotten, whatever a damaged volume says.
         if past.is_none() {
-            let inos: std::collections::BTreeSet<u64> = gone.iter().map(|(k, _)| k.ino).collect();
+            let inos: std::collections::BTreeSet<u64> = gone.iter().map(|(_, k, _)| k.ino).collect();
             for ino in inos {
                 if self.is_living(Ino(ino))? {
-                    gone.retain(|(k, _)| k.ino != ino);
+                    gone.retain(|(_, k, _)| k.ino != ino);
                 }
             }
         }
@@ -102,7 +103,7 @@ impl State {
     pub fn forget_step(&mut self, tree: TreeId, from: &Key, max: u32) -> Result<Option<Key>> {
         let (gone, go_on) = self.forgotten(tree, from, max)?;
         let past = self.history.iter().position(|t| t.tree.id() == tree);
-        for (key, value) in gone {
+        for (_, key, value) in gone {
             match past {
                 None => drop(self.remove(&key, KeepRule::default())?),
                 Some(i) => self.free_past(i, &key, &value)?,

@@ -28,6 +28,9 @@ pub(super) enum Need {
     Live,
 }
 
+/// Owners of shared extents, where each begins, and where to go on.
+type SomeOwners = (Vec<(Addr, Backref)>, Option<Key>);
+
 impl Need {
     /// Who the item at this key is.
     pub(super) const fn of(key: &Key) -> Self {
@@ -145,7 +148,7 @@ impl State {
     ///
     /// # Errors
     /// A node that cannot be read; a back reference that makes no sense.
-    pub fn some_owners(&self, from: &Key, end: Addr, most: usize) -> Result<(Vec<(Addr, Backref)>, Option<Key>)> {
+    pub fn some_owners(&self, from: &Key, end: Addr, most: usize) -> Result<SomeOwners> {
         let (mut out, mut next) = (Vec::new(), None);
         let Some(last) = end.0.checked_sub(1) else { return Ok((out, next)) };
         self.scan_owners(from, &last_backref_key(Addr(last)), &mut |k, owner| {

@@ -132,8 +132,11 @@ fn the_heaviest_files_go_first_and_snapshots_stay() {
     assert!(snapshot < late);
 }
 
-/// A volume of many files that change alike, until room was short; and what it had.
-fn where_all_are_alike() -> (World, Arc<Fs>, Vec<Ino>, Vec<(Cno, u8)>) {
+/// A volume, its files, and its checkpoints with what all of these held.
+type Alike = (World, Arc<Fs>, Vec<Ino>, Vec<(Cno, u8)>);
+
+/// Many files that change alike, until room was short.
+fn where_all_are_alike() -> Alike {
     let w = World::with(72 << 20, &MkfsOptions { segment_blocks: 128, ..MkfsOptions::default() });
     let fs = open(&w);
     let files: Vec<Ino> =

@@ -466,6 +466,14 @@ fn history_with_a_lost_leaf_is_counted() {
         room > both.available_blocks + PIECES / 2,
         "history that cannot be read takes all room: {both:?} {usage:?}"
     );
+    // Nor is it a reason not to let go of the rest.
+    let all: Vec<_> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    let freed = fs.freed_by_dropping(&all).unwrap().content_blocks;
+    let of_one: Vec<_> = fs.freed_by_each_snapshot().unwrap().into_values().map(|f| f.content_blocks).collect();
+    assert!(
+        (PIECES..2 * PIECES).contains(&freed) && of_one.iter().all(|n| (PIECES / 2..PIECES).contains(n)),
+        "{of_one:?} {freed}"
+    );
     // A leaf or two of them are what could be kept of the other one, too.
     assert!((PIECES..PIECES + PIECES / 3).contains(&usage.snapshot_blocks), "{usage:?}");
     let h = fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap().ino;

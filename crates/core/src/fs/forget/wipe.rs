@@ -265,8 +265,8 @@ impl Fs {
     fn remove_some(&self, tree: TreeId, from: Key) -> Result<Option<Key>> {
         let mut inner = self.room_to_let_go()?;
         let max = inner.items_to_let_go(self, STEP_ITEMS);
-        let (end, any) = inner.state.forget_ahead(tree, &from, max)?;
-        if any {
+        let (end, max) = inner.state.forget_ahead(tree, &from, max)?;
+        if max > 0 {
             inner.log(&Record::ForgetStep { tree, from, max }, self.clock.monotonic_nanos())?;
         }
         Ok(end)
