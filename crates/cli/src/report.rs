@@ -201,7 +201,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         mmp: mmp(fs),
         read_only: fs.options().read_only,
         problems: problems(fs),
-        notes: report.notes.iter().cloned().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
+        notes: of_opening(fs).into_iter().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
@@ -341,6 +341,17 @@ fn laying(fs: &Fs) -> Option<String> {
     let waits = s.waits.map_or_else(String::new, |why| format!("; it waits: {why}"));
     let how = if fs.options().read_only { "a writable mount goes on with that" } else { "going on" };
     Some(format!("devices have changed, and {} segments are still to be moved: {how}{waits}", s.segments_left))
+}
+
+/// What was told when the volume was opened, but for what is no longer so.
+fn of_opening(fs: &Fs) -> Vec<String> {
+    let (report, health) = (fs.recovery_report(), fs.health());
+    let is_over = |index: u16| {
+        let member = health.iter().find(|d| d.index == index);
+        member.is_none_or(|d| d.standing == Standing::Active)
+    };
+    let over = |note: &String| report.about_devices.iter().any(|(index, about)| about == note && is_over(*index));
+    report.notes.iter().filter(|note| !over(note)).cloned().collect()
 }
 
 /// What devices have done wrong, a line for each: others had what was needed, and that may not be so for ever.

@@ -30,12 +30,14 @@ impl Service {
         fs.replace_device(index, NewDevice { device, uuid }).map_err(|e| Fail::new(e.to_string()))?;
         self.watch_anew(&fs);
         self.log.line(&format!("device {} is being replaced by {}", index + 1, new.display()));
+        self.note_joined();
         Ok(Answer::of(index + 1))
     }
 
     pub(super) fn stop_replacing(&self) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let under_way = fs.stop_replacing();
+        self.note_joined();
         self.watch_anew(&fs);
         await_left(&fs);
         Ok(Answer::of(under_way))
@@ -56,6 +58,7 @@ impl Service {
             },
             None => {
                 drop(last);
+                self.note_joined();
                 self.watch_anew(&fs);
                 await_left(&fs);
                 last = self.joined();

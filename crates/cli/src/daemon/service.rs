@@ -103,6 +103,8 @@ pub(super) struct State {
     rest_logged: Option<Instant>,
     /// Devices that were slow when it was last looked at.
     slow: Vec<u16>,
+    /// The device that was being brought up to date then, and where it is if it takes the place of another.
+    joining: Option<(u16, Option<String>)>,
 }
 
 /// What a path stood for. When its names have gone nothing may be known of it any more.
@@ -158,6 +160,7 @@ impl Service {
             counters: Counters::default(),
             rest_logged: None,
             slow: Vec::new(),
+            joining: None,
         };
         Self {
             state: Mutex::new(state),
@@ -429,6 +432,21 @@ impl Service {
             drop(state);
             self.log.line(&format!("{}: {text}", self.path.display()));
         }
+    }
+
+    /// Logs what became of a device that was brought up to date, or was to take the place of another.
+    pub fn note_joined(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let now = fs.join_status().map(|s| (s.index, s.replacement));
+        let before = std::mem::replace(&mut self.lock().joining, now.clone());
+        let Some((index, replacement)) = before.filter(|before| now.as_ref() != Some(before)) else { return };
+        let number = index + 1;
+        self.log.line(&match (fs.join_failed(), replacement) {
+            (Some(why), Some(path)) => format!("device {number} stays, and {path} is not used: {why}"),
+            (Some(why), None) => format!("device {number} was not brought up to date: {why}"),
+            (None, Some(path)) => format!("device {number} is {path} now"),
+            (None, None) => format!("device {number} is up to date"),
+        });
     }
 
     pub(super) fn mounts(&self) -> Vec<MountData> {

@@ -121,6 +121,7 @@ fn ticking(presence: Presence) -> Work {
             service.note_damage();
             service.note_let_go();
             service.note_rest();
+            service.note_joined();
             service.cut_in_background();
         }
         service.tick();

@@ -144,6 +144,27 @@ fn the_list_of_devices() {
     nenrin(["device"]).fails(2, &["list, add, remove, replace or forgive is needed"]);
 }
 
+/// What was told of a device when the volume was opened is told as long as it is so; the log says what became of it.
+#[test]
+fn what_is_told_of_a_device_ends_when_it_is_replaced() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    volume(&place, "mirror", &["a", "b"]);
+    away(&place, "b");
+    let (mnt, log) = (place.sub("mnt"), place.text("log"));
+    nenrin(["mount", "-o", "degraded", "--log", &log, &place.text("a"), &mnt]).ok();
+    let notes = || nenrin(["info", "--json", &mnt]).json()["notes"].to_string();
+    assert!(notes().contains("device 2 of 2 is absent"), "{}", notes());
+    fs::File::create(place.path("c")).unwrap().set_len(64 << 20).unwrap();
+    nenrin(["device", "replace", &mnt, "2", &place.text("c")]).ok();
+    assert!(!notes().contains("absent"), "{}", notes());
+    let logged = fs::read_to_string(&log).unwrap();
+    assert!(logged.contains(&format!("device 2 is {} now", place.text("c"))), "{logged}");
+    place.umount().ok();
+}
+
 /// Which device of a mirror rots is told until somebody says that it is dealt with.
 #[test]
 fn what_a_device_did_wrong_is_told() {

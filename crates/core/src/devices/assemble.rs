@@ -34,6 +34,8 @@ pub(crate) struct Assembly {
     pub probes: Vec<(u16, Option<String>, Probe)>,
     /// One line for each device that is left out.
     pub notes: Vec<String>,
+    /// Of these, those that are true as long as that member is not active.
+    pub about: Vec<(u16, String)>,
     /// One line for each that is none of the volume, or that it does without.
     pub asides: Vec<String>,
 }
@@ -136,7 +138,7 @@ fn rank(s: &Superblock) -> (u64, u64) {
 /// # Errors
 /// [`Error::Open`] with which device is wrong, or missing, and what to do; device errors.
 pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result<Assembly> {
-    let (mut notes, mut asides) = (Vec::new(), Vec::new());
+    let (mut notes, mut asides, mut about) = (Vec::new(), Vec::new(), Vec::new());
     let mut given = identify(given, &mut notes)?;
     drop_unfinished(&mut given, &mut asides);
     let Some(newest) = given.iter().map(|g| &g.newest).max_by_key(|s| rank(s)).cloned() else {
@@ -164,9 +166,12 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
         }
         let (gone, idle): (Vec<usize>, Vec<usize>) =
             missing.iter().filter(|i| stale.iter().all(|g| g.index() != **i)).partition(|i| used(**i));
-        notes.extend(gone.iter().map(|i| format!("device {} of {} is absent", i + 1, newest.devices.len())));
+        let lines = gone.iter().map(|i| (*i as u16, format!("device {} of {} is absent", i + 1, newest.devices.len())));
+        about.extend(lines);
+        notes.extend(about.iter().map(|(_, line)| line.clone()));
         asides.extend(idle.iter().map(|i| format!("device {} is not there, and nothing lies on it", i + 1)));
     }
+    about.extend(stale.iter().map(|g| (g.index() as u16, missed(g, newest.devices.len()))));
     for g in slots.iter().flatten().chain(&stale) {
         check_length(g, &newest)?;
     }
@@ -198,7 +203,12 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     found.heads.extend(of_stale);
     let devices = Devices::open(devices, &indices, newest, why, behind);
     devices.note_replaced(replaced);
-    Ok(Assembly { devices, found, probes, notes, asides })
+    Ok(Assembly { devices, found, probes, notes, about, asides })
+}
+
+/// That a member is to be brought up to date.
+fn missed(g: &Given, count: usize) -> String {
+    format!("{} (device {} of {count}) missed what was written without it", g.name, g.index() + 1)
 }
 
 /// Devices that were about to take a place when the others went on without them are no members.
@@ -269,7 +279,7 @@ fn place(
             return Ok((verdict, None));
         }
         Verdict::Stale => {
-            notes.push(format!("{name} (device {number} of {count}) missed what was written without it"));
+            notes.push(missed(&g, count));
         }
         Verdict::Replaced => {
             asides.push(format!("{name} was device {number} of {count} and has been replaced; it is not used"));

@@ -76,6 +76,8 @@ pub struct RecoveryReport {
     pub verdicts: Vec<Verdict>,
     /// Things to tell the user, one line each: damaged slots, an older root.
     pub notes: Vec<String>,
+    /// Of these, those that are true as long as that member is not active.
+    pub about_devices: Vec<(u16, String)>,
 }
 
 impl Fs {
@@ -122,6 +124,7 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
     let found = &assembly.found;
     let mut report = RecoveryReport::default();
     report.notes.extend(assembly.notes.iter().chain(&assembly.asides).cloned());
+    report.about_devices.clone_from(&assembly.about);
     let mut why = None;
     found.newest()?;
     for (_, name, probe) in &assembly.probes {
