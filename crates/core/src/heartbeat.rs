@@ -20,7 +20,7 @@ use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, assemble};
 use crate::lease::Lease;
 use crate::{Clock, Error, MountOptions, Result};
-use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::features::Access;
 use nenrin_format::heartbeat::{HEARTBEAT_BLOCK, Heartbeat};
 use nenrin_format::{BLOCK_BYTES, Time};
@@ -121,12 +121,16 @@ pub(crate) const fn hold_nanos(interval_nanos: u64) -> u64 {
 /// # Errors
 /// Device errors.
 pub(crate) fn read(device: &dyn BlockDevice) -> std::result::Result<AlignedBuf, DeviceError> {
-    device.submit(Op::Read { offset: HEARTBEAT_BLOCK * BLOCK_BYTES as u64, bytes: BLOCK_BYTES }).wait()
+    submit_read(device).wait()
 }
 
 pub(crate) fn write(device: &dyn BlockDevice, block: &[u8]) -> std::result::Result<(), DeviceError> {
+    submit_write(device, block).wait().map(drop)
+}
+
+fn submit_write(device: &dyn BlockDevice, block: &[u8]) -> Ticket {
     let (offset, data) = (HEARTBEAT_BLOCK * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(block)));
-    device.submit(Op::Write { offset, data }).wait().map(drop)
+    device.submit(Op::Write { offset, data })
 }
 
 /// What the heartbeat of a device says, whatever else is on it.
@@ -150,6 +154,16 @@ pub(crate) fn in_use_by(block: &[u8]) -> String {
         Some(node) => format!("in use on host {node}"),
         None => "in use on another host".into(),
     }
+}
+
+/// Whether another mount than this one wrote a block. What is no heartbeat, or an older one of this mount, is what devices make of it.
+pub(crate) fn is_of_another(block: &[u8], owner: &[u8; 16]) -> bool {
+    matches!(Said::of(block), Said::InUse(b) | Said::Ended(b) if b.owner != *owner)
+}
+
+/// Starts reading the block of a device.
+pub(crate) fn submit_read(device: &dyn BlockDevice) -> Ticket {
+    device.submit(Op::Read { offset: HEARTBEAT_BLOCK * BLOCK_BYTES as u64, bytes: BLOCK_BYTES })
 }
 
 /// A device with what its block held.
@@ -178,11 +192,13 @@ impl Claim {
         self.block = beat(&self.mmp, self.sequence, wall, true);
         let beat = |d: &Arc<dyn BlockDevice>| match clock.lease_nanos().saturating_sub(looked_at) {
             since if since > lease_nanos(self.mmp.interval_nanos) => {
-                Err(DeviceError::Unowned { seconds: since / 1_000_000_000 })
+                Ticket::done(Err(DeviceError::Unowned { seconds: since / 1_000_000_000 }))
             }
-            _ => write(d.as_ref(), &self.block),
+            _ => submit_write(d.as_ref(), &self.block),
         };
-        let written = devices.iter().map(beat).enumerate();
+        // Under way together: one that is slow makes none late for the others.
+        let tickets: Vec<Ticket> = devices.iter().map(beat).collect();
+        let written = tickets.into_iter().map(|ticket| ticket.wait().map(drop)).enumerate();
         let failed: Vec<_> = written.filter_map(|(i, done)| done.err().map(|e| (i, e))).collect();
         if failed.len() < devices.len() {
             self.lease.renew(at, wall);
@@ -195,9 +211,9 @@ impl Claim {
         &self.block
     }
 
-    /// Whether another mount wrote this. What is no heartbeat, or an older one of this mount, is what devices make of it.
+    /// Whether another mount wrote this.
     pub fn is_foreign(&self, block: &[u8]) -> bool {
-        matches!(Said::of(block), Said::InUse(b) | Said::Ended(b) if b.owner != self.mmp.owner)
+        is_of_another(block, &self.mmp.owner)
     }
 
     /// Nothing more will be written: the volume is free for others.
@@ -308,7 +324,7 @@ fn is_still(device: &Arc<dyn BlockDevice>, before: &[u8], nanos: u64) -> Result<
 /// Says that this mount has the volume, and makes sure that nobody else says so. The devices that could not be told.
 fn claim(seen: &[Seen], mmp: &Mmp, clock: &Arc<dyn Clock>) -> Result<(Claim, Vec<Arc<dyn BlockDevice>>)> {
     let sequence = seen.iter().map(|(_, block)| Said::of(block).sequence()).max().unwrap_or(0);
-    let lease = Lease::new(mmp.interval_nanos, clock.clone());
+    let lease = Lease::new(mmp.interval_nanos, mmp.owner, clock.clone());
     let (mut claim, clock) = (Claim { mmp: mmp.clone(), sequence, block: Vec::new(), lease }, clock.as_ref());
     let devices: Vec<_> = seen.iter().map(|(d, _)| d.clone()).collect();
     let mut failed = claim.write(&devices, clock, clock.lease_nanos());

@@ -1,16 +1,18 @@
 //! How long a mount with `mmp` may write without having shown that it has the volume, and the gate that holds it to that.
 //!
 //! Who is about to write looks first ([`crate::Fs::beat`] and what asks for it in `fs/beats.rs`). The gate is for what was looked at
-//! too early: a thread that was stopped in between, or that waited for a device.
+//! too early: a thread that was stopped in between, or that waited for a device. Where the last beat is too old it looks itself, at
+//! the device that is about to be written: one that answers slowly keeps nobody from writing to the others.
 //!
 //! Invariants
 //! 1. What a mount with `mmp` writes to a device of its volume passes the gate of that device, but for its heartbeat.
-//! 2. The gate closes before another host can have the volume, and opens when a heartbeat has arrived.
+//! 2. Behind the end of a lease a device is written to only where its own block was read a moment ago, and says nothing of another
+//!    mount: who takes the volume over shows that for longer than a look is good for before he writes anything else.
 //! 3. Without `mmp` there is no gate.
 
 use crate::Clock;
 use crate::breaks::{Break, broken};
-use crate::heartbeat::{hold_nanos, lease_nanos};
+use crate::heartbeat::{self, hold_nanos, lease_nanos};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Ticket};
 use nenrin_format::heartbeat::HEARTBEAT_BLOCK;
 use nenrin_format::{BLOCK_BYTES, Time};
@@ -21,9 +23,14 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 const OPEN_FOR: [Break; 5] =
     [Break::LeaseOpen, Break::MmpLate, Break::MmpSyncsLate, Break::HeldUnowned, Break::BehindUnowned];
 
+/// A look that takes longer than a beat tells nothing, and is made again.
+const LOOKS_MAX: u32 = 3;
+
 /// When the last heartbeat of a mount was written, and how long that is good for.
 pub(crate) struct Lease {
     interval_nanos: u64,
+    /// The mount that it is of.
+    owner: [u8; 16],
     clock: Arc<dyn Clock>,
     /// When the last beat began that arrived: of the lease, and wall time.
     beaten: AtomicU64,
@@ -32,9 +39,9 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Of a mount that beats so often, and is about to do so for the first time.
-    pub fn new(interval_nanos: u64, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(interval_nanos: u64, owner: [u8; 16], clock: Arc<dyn Clock>) -> Arc<Self> {
         let (beaten, beaten_wall) = (clock.lease_nanos().into(), clock.wall().0.into());
-        Arc::new(Self { interval_nanos, clock, beaten, beaten_wall })
+        Arc::new(Self { interval_nanos, owner, clock, beaten, beaten_wall })
     }
 
     /// A beat arrived that was begun then.
@@ -63,7 +70,7 @@ impl Lease {
 
     /// A device of the volume, behind the gate.
     pub fn guard(self: &Arc<Self>, device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
-        Arc::new(Leased { inner: device, lease: Arc::clone(self) })
+        Arc::new(Leased { inner: device, lease: Arc::clone(self), looked: AtomicU64::new(0) })
     }
 }
 
@@ -71,6 +78,8 @@ impl Lease {
 struct Leased {
     inner: Arc<dyn BlockDevice>,
     lease: Arc<Lease>,
+    /// When (of the lease) it was last looked at here, and nobody else's.
+    looked: AtomicU64,
 }
 
 impl Leased {
@@ -80,6 +89,29 @@ impl Leased {
         let is_heartbeat = (offset, bytes) == (HEARTBEAT_BLOCK * block, block);
         if is_heartbeat || !self.lease.is_over() || OPEN_FOR.iter().any(|b| broken(*b)) {
             return Ok(());
+        }
+        self.look()
+    }
+
+    /// Whether the block of this device says nothing of another mount: read now, or a moment ago.
+    fn look(&self) -> Result<(), DeviceError> {
+        let now = || self.lease.clock.lease_nanos();
+        let is_fresh = |at: u64| now().saturating_sub(at) <= self.lease.interval_nanos;
+        let looked = self.looked.load(Relaxed);
+        if looked > 0 && is_fresh(looked) {
+            return Ok(());
+        }
+        for _ in 0..LOOKS_MAX {
+            let at = now();
+            let block = heartbeat::read(self.inner.as_ref())?;
+            if heartbeat::is_of_another(&block, &self.lease.owner) {
+                break;
+            }
+            // One that takes long tells nothing.
+            if is_fresh(at) {
+                self.looked.store(at, Relaxed);
+                return Ok(());
+            }
         }
         Err(DeviceError::Unowned { seconds: self.lease.since_beat() / 1_000_000_000 })
     }
@@ -138,6 +170,12 @@ mod tests {
     use nenrin_device::MemDevice;
 
     const SECOND: u64 = 1_000_000_000;
+    const OWNER: [u8; 16] = [1; 16];
+
+    fn beat_of(owner: [u8; 16]) -> Vec<u8> {
+        let mmp = heartbeat::Mmp { owner, node: "node".into(), interval_nanos: 2 * SECOND };
+        heartbeat::beat(&mmp, 7, Time(0), true)
+    }
 
     /// Wall time, monotonic time, and the time of the lease.
     #[derive(Default)]
@@ -157,7 +195,7 @@ mod tests {
 
     fn lease() -> (Arc<Three>, Arc<Lease>) {
         let clock = Arc::new(Three::default());
-        (clock.clone(), Lease::new(2 * SECOND, clock))
+        (clock.clone(), Lease::new(2 * SECOND, OWNER, clock))
     }
 
     /// A machine that was suspended: its monotonic clock stood.
@@ -179,11 +217,12 @@ mod tests {
         assert!(lease.is_late() && !lease.is_over());
     }
 
-    /// Nothing is written in any way behind the end of the lease, but a heartbeat.
+    /// Nothing is written in any way behind the end of the lease where another mount shows itself, but a heartbeat; where nobody does, all is.
     #[test]
     fn what_is_written_too_late_is_refused() {
         let (clock, lease) = lease();
-        let device = lease.guard(Arc::new(MemDevice::new(1 << 20)));
+        let inner = Arc::new(MemDevice::new(1 << 20));
+        let device = lease.guard(inner.clone());
         let data = Arc::new(AlignedBuf::zeroed(BLOCK_BYTES));
         let all = |offset: u64| {
             let op = || Op::Write { offset, data: data.clone() };
@@ -198,14 +237,21 @@ mod tests {
         };
         clock.0[2].store(8 * SECOND, Relaxed);
         assert!(all(0).iter().all(Result::is_ok));
+        // Whose it is is looked at, and good for a while.
+        heartbeat::write(inner.as_ref(), &beat_of(OWNER)).unwrap();
         clock.0[2].store(9 * SECOND, Relaxed);
+        let reads = inner.counters().reads;
+        assert!(all(0).iter().all(Result::is_ok));
+        assert_eq!(inner.counters().reads, reads + 1);
+        heartbeat::write(inner.as_ref(), &beat_of([2; 16])).unwrap();
+        clock.0[2].store(12 * SECOND, Relaxed);
         for refused in all(0) {
-            assert_eq!(refused, Err(DeviceError::Unowned { seconds: 9 }));
+            assert_eq!(refused, Err(DeviceError::Unowned { seconds: 12 }));
         }
         assert!(device.read(0, BLOCK_BYTES).is_ok() && device.flush().is_ok());
         assert!(device.submit(Op::Flush).wait().is_ok());
         assert!(all(HEARTBEAT_BLOCK * BLOCK_BYTES as u64).iter().all(Result::is_ok));
-        lease.renew(9 * SECOND, Time(0));
+        lease.renew(12 * SECOND, Time(0));
         assert!(all(0).iter().all(Result::is_ok));
     }
 }

@@ -474,7 +474,9 @@ impl Devices {
     /// # Errors
     /// The error itself, when something is on no other device.
     fn lose(&self, member: &Arc<Member>, error: DeviceError) -> Result<(), DeviceError> {
-        member.write_errors.fetch_add(1, SeqCst);
+        if !matches!(error, DeviceError::Unowned { .. }) {
+            member.write_errors.fetch_add(1, SeqCst);
+        }
         let mut table = self.table();
         if let Some(e) = &table.broken {
             return Err(e.clone());
@@ -506,7 +508,7 @@ impl Devices {
         self.mark(&mut table)
     }
 
-    /// A write was refused since another host may have the volume: no device has failed, and no slot may be written.
+    /// A write was refused since another host has the volume, or it cannot be told in time: no device has failed, and no slot may be written.
     fn is_not_ours(table: &mut Table, error: DeviceError) -> Result<(), DeviceError> {
         table.broken.get_or_insert_with(|| error.clone());
         Err(error)

@@ -134,8 +134,11 @@ impl Fs {
         }
         let looked_at = self.clock.lease_nanos();
         let (mut members, mut why) = (Vec::new(), DeviceError::Missing);
-        for (index, device) in self.storage.devices().active() {
-            match heartbeat::read(device.as_ref()) {
+        // Under way together: one that is slow makes none late for the others.
+        let reads: Vec<_> = self.storage.devices().active().into_iter().collect();
+        let reads: Vec<_> = reads.into_iter().map(|(i, d)| (i, heartbeat::submit_read(d.as_ref()), d)).collect();
+        for (index, ticket, device) in reads {
+            match ticket.wait() {
                 Err(e) => why = e,
                 Ok(block) if shown.claim.is_foreign(&block) && !broken(Break::MmpDeaf) => {
                     shown.over = true;
