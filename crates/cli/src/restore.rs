@@ -594,9 +594,8 @@ impl Work<'_> {
                 self.left_out.push(LeftOut { path: from.to_owned(), lack });
                 return Ok(None);
             }
-            Some(lack @ Lack::Forbidden) => lack.words().into(),
+            Some(Lack::Forbidden) | None => e.to_string(),
             Some(lack) => format!("{} in that state; nenrin history tells what is known of it: {e}", lack.words()),
-            None => e.to_string(),
         };
         Err(Fail::at(from.display(), text))
     }

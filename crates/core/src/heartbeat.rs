@@ -156,9 +156,9 @@ pub(crate) fn in_use_by(block: &[u8]) -> String {
     }
 }
 
-/// Whether another mount than this one wrote a block. What is no heartbeat, or an older one of this mount, is what devices make of it.
-pub(crate) fn is_of_another(block: &[u8], owner: &[u8; 16]) -> bool {
-    matches!(Said::of(block), Said::InUse(b) | Said::Ended(b) if b.owner != *owner)
+/// Whether a block says that this mount has the volume.
+pub(crate) fn is_of(block: &[u8], owner: &[u8; 16]) -> bool {
+    matches!(Said::of(block), Said::InUse(b) if b.owner == *owner)
 }
 
 /// Starts reading the block of a device.
@@ -211,9 +211,9 @@ impl Claim {
         &self.block
     }
 
-    /// Whether another mount wrote this.
+    /// Whether another mount wrote this. What is no heartbeat, or an older one of this mount, is what devices make of it.
     pub fn is_foreign(&self, block: &[u8]) -> bool {
-        is_of_another(block, &self.mmp.owner)
+        matches!(Said::of(block), Said::InUse(b) | Said::Ended(b) if b.owner != self.mmp.owner)
     }
 
     /// Nothing more will be written: the volume is free for others.

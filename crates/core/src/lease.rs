@@ -6,8 +6,9 @@
 //!
 //! Invariants
 //! 1. What a mount with `mmp` writes to a device of its volume passes the gate of that device, but for its heartbeat.
-//! 2. Behind the end of a lease a device is written to only where its own block was read a moment ago, and says nothing of another
-//!    mount: who takes the volume over shows that for longer than a look is good for before he writes anything else.
+//! 2. Behind the end of a lease a device is written to only where its own block was read a moment ago, and is this mount's: who takes
+//!    the volume over shows that for longer than a look is good for before he writes anything else. A device that is about to become
+//!    one of the volume has no such block, and is not written to then.
 //! 3. Without `mmp` there is no gate.
 
 use crate::Clock;
@@ -93,7 +94,7 @@ impl Leased {
         self.look()
     }
 
-    /// Whether the block of this device says nothing of another mount: read now, or a moment ago.
+    /// Whether the block of this device is this mount's: read now, or a moment ago.
     fn look(&self) -> Result<(), DeviceError> {
         let now = || self.lease.clock.lease_nanos();
         let is_fresh = |at: u64| now().saturating_sub(at) <= self.lease.interval_nanos;
@@ -104,7 +105,7 @@ impl Leased {
         for _ in 0..LOOKS_MAX {
             let at = now();
             let block = heartbeat::read(self.inner.as_ref())?;
-            if heartbeat::is_of_another(&block, &self.lease.owner) {
+            if !heartbeat::is_of(&block, &self.lease.owner) {
                 break;
             }
             // One that takes long tells nothing.
