@@ -6,6 +6,7 @@ use crate::common::file;
 use crate::mmp::{SYNCS, World, clean, put, with_mmp};
 use nenrin_core::format::Ino;
 use nenrin_core::format::superblock::Profile;
+use nenrin_core::heartbeat::look;
 use nenrin_core::{Fs, NewDevice, probe};
 use nenrin_device::{BlockDevice, DeviceError, Geometry, MemDevice, Op, Outcome, Pending, Ticket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -71,7 +72,7 @@ fn data_that_a_sleeper_writes_behind_is_noticed() {
 
 type Nap = Box<dyn FnOnce() + Send>;
 
-/// When a host falls asleep, and what it writes after that.
+/// When a host falls asleep, and what it writes after that to devices on which another shows itself.
 #[derive(Default)]
 struct Sleep {
     /// Writes until then; none before it is set.
@@ -86,8 +87,9 @@ impl Sleep {
         *self.nap.lock().unwrap() = Some(nap);
         self.left.store(writes, SeqCst);
     }
-    fn begins_write(&self) {
-        self.late.fetch_add(u64::from(self.slept.load(SeqCst)), SeqCst);
+    fn begins_write(&self, device: &dyn BlockDevice) {
+        let is_late = self.slept.load(SeqCst) && look(device).is_ok_and(|said| said.node().as_deref() == Some("b"));
+        self.late.fetch_add(is_late.into(), SeqCst);
     }
     fn wrote(&self) {
         if self.left.load(SeqCst) > 0 && self.left.fetch_sub(1, SeqCst) == 1 {
@@ -117,7 +119,7 @@ impl BlockDevice for Seen {
         if matches!(op, Op::Read { .. } | Op::Flush) {
             return self.inner.submit(op);
         }
-        self.sleep.begins_write();
+        self.sleep.begins_write(self.inner.as_ref());
         if self.lost.load(SeqCst) {
             return Ticket::new(Lost(self.sleep.clone()));
         }
