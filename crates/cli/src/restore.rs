@@ -259,7 +259,8 @@ fn look_beyond(old: &Path, new: &Path, below: &Path, each: &mut dyn FnMut(PathBu
         return true;
     }
     let (has_names, entries) = (is_directory(new), fs::read_dir(old).into_iter().flatten().flatten());
-    let entries: Vec<_> = entries.map(|e| (e.file_name(), e.file_type().is_ok_and(|t| t.is_dir()))).collect();
+    let mut entries: Vec<_> = entries.map(|e| (e.file_name(), e.file_type().is_ok_and(|t| t.is_dir()))).collect();
+    entries.sort();
     entries.into_iter().all(|(name, is_dir)| {
         let (path, there) = (below.join(&name), new.join(&name));
         let is_gone = || fs::symlink_metadata(&there).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
