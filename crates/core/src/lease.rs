@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 const OPEN_FOR: [Break; 5] =
     [Break::LeaseOpen, Break::MmpLate, Break::MmpSyncsLate, Break::HeldUnowned, Break::BehindUnowned];
 
-/// A look that takes longer than a beat tells nothing, and is made again.
-const LOOKS_MAX: u32 = 3;
+/// A look that takes too long tells nothing, and is made again.
+pub(crate) const LOOKS_MAX: u32 = 3;
 
 /// When the last heartbeat of a mount was written, and how long that is good for.
 pub(crate) struct Lease {

@@ -390,11 +390,8 @@ impl Devices {
             let mut there = places.iter().filter(|p| roster.is_active(p.device) && Some(p.device) != avoided);
             // Which of two gave it nobody knows.
             let (Some(one), None) = (there.next(), there.next()) else { return };
-            let of = |bytes: &[u8], block: u32| {
-                let at = block as usize * BLOCK_BYTES;
-                bytes.get(at..at + BLOCK_BYTES).map(<[u8]>::to_vec)
-            };
-            let wrong = (from..from + count).filter(|b| of(read, *b) != of(right, *b)).count();
+            let part = |block: u32| block as usize * BLOCK_BYTES..(block as usize + 1) * BLOCK_BYTES;
+            let wrong = (from..from + count).filter(|b| read.get(part(*b)) != right.get(part(*b))).count();
             if let Some(member) = roster.member(one.device) {
                 member.wrong_blocks.fetch_add(wrong as u64, SeqCst);
             }

@@ -9,12 +9,9 @@ use super::{Fs, locked};
 use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::heartbeat::{self, Claim, Mmp, Said};
-use crate::lease::Lease;
+use crate::lease::{LOOKS_MAX, Lease};
 use nenrin_device::{BlockDevice, DeviceError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// A look that takes longer than a lease tells nothing, and is made again.
-const LOOKS_MAX: u32 = 3;
 
 /// What an owner shows, and where.
 struct Shown {
@@ -135,8 +132,8 @@ impl Fs {
         let looked_at = self.clock.lease_nanos();
         let (mut members, mut why) = (Vec::new(), DeviceError::Missing);
         // Under way together: one that is slow makes none late for the others.
-        let reads: Vec<_> = self.storage.devices().active().into_iter().collect();
-        let reads: Vec<_> = reads.into_iter().map(|(i, d)| (i, heartbeat::submit_read(d.as_ref()), d)).collect();
+        let active = self.storage.devices().active().into_iter();
+        let reads: Vec<_> = active.map(|(i, d)| (i, heartbeat::submit_read(d.as_ref()), d)).collect();
         for (index, ticket, device) in reads {
             match ticket.wait() {
                 Err(e) => why = e,
