@@ -111,7 +111,20 @@ acked_ends() {
     ends "$ACKED" 60 || wrong "a program that writes hangs"
     grep -qE "^($1)$" "$W/acked.out" || wrong "the program that writes got $(cat "$W/acked.out"), not $1"
 }
-acked_verified() { figure "$1" "$(python3 "$LOADS" verify "$MNT/acked" "$W/acks")"; }
+# A substitution among arguments would lose its exit code.
+acked_verified() {
+    local told
+    told=$(python3 "$LOADS" verify "$MNT/acked" "$W/acks") || wrong "$1: what was acknowledged is not there: $told"
+    figure "$1" "$told"
+}
+# Once a run: what is missing is noticed.
+loss_is_noticed() {
+    mkdir -p "$W/lost"
+    cp "$MNT/acked" "$W/lost/acked"
+    printf 'other bytes' | dd of="$W/lost/acked" conv=notrunc status=none
+    ! python3 "$LOADS" verify "$W/lost/acked" "$W/acks" >/dev/null 2>&1 || wrong "what was acknowledged and is gone is not noticed"
+    rm -r "$W/lost"
+}
 
 # --- signals ---
 
@@ -131,6 +144,7 @@ with_sigkill() {
     # Mounting again is all that is needed.
     up
     acked_verified "SIGKILL"
+    loss_is_noticed
     down
     checked
     # A dead mount can be unmounted, too, and says what follows.
@@ -236,14 +250,15 @@ leave_group() { sleep 0.2; rmdir "$GROUP" 2>/dev/null || true; }
 with_little_memory() {
     local options
     for options in cache=writethrough cache=writeback; do
-        little_memory "$options" || return 0
+        group daemon 48 "the memory limit of the daemon" || return 0
+        # Not left of a ||: there nothing that goes wrong would end it.
+        little_memory "$options"
     done
 }
 
 little_memory() {
     local options=$1 end=lives
     volume 1G
-    group daemon 48 "the memory limit of the daemon" || return 1
     # A third of what its caches may take by their defaults. It lives, or it is killed, which is a power cut.
     ( enter "$BASHPID"; exec "$NENRIN" mount -o "$(mount_options "$options")" --log "$LOG" "$IMG" "$MNT" )
     DAEMON=$(daemon_pid)

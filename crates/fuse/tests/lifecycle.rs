@@ -34,7 +34,7 @@ fn start(directory: &Path) -> Result<Session, MountError> {
 #[test]
 fn what_cannot_be_mounted_on() {
     if missing().is_some() {
-        return eprintln!("skipped: nothing can be mounted");
+        return common::left_out(format_args!("nothing can be mounted"));
     }
     let dir = tempfile::tempdir().unwrap();
     let none = dir.path().join("none");
@@ -61,7 +61,7 @@ fn what_cannot_be_mounted_on() {
 #[test]
 fn a_session_that_never_runs_leaves_no_mount() {
     if missing().is_some() {
-        return eprintln!("skipped: nothing can be mounted");
+        return common::left_out(format_args!("nothing can be mounted"));
     }
     let dir = tempfile::tempdir().unwrap();
     drop(start(dir.path()).unwrap());
@@ -90,7 +90,7 @@ fn unmounting_from_outside_ends_the_session() {
 #[test]
 fn a_session_that_ended_leaves_the_next_one_alone() {
     if missing().is_some() {
-        return eprintln!("skipped: nothing can be mounted");
+        return common::left_out(format_args!("nothing can be mounted"));
     }
     let dir = tempfile::tempdir().unwrap();
     let first = start(dir.path()).unwrap();
@@ -117,7 +117,7 @@ fn detach(directory: &Path) {
 #[test]
 fn a_detached_session_leaves_what_is_mounted_there_since() {
     if missing().is_some() {
-        return eprintln!("skipped: nothing can be mounted");
+        return common::left_out(format_args!("nothing can be mounted"));
     }
     let dir = tempfile::tempdir().unwrap();
     let first = start(dir.path()).unwrap();
@@ -417,7 +417,7 @@ fn run_child_of(
 #[test]
 fn a_dead_mount_is_cleared() {
     if missing().is_some() {
-        return eprintln!("skipped: nothing can be mounted");
+        return common::left_out(format_args!("nothing can be mounted"));
     }
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out) = run_child(dir.path(), |_| {});
@@ -439,10 +439,10 @@ fn a_dead_mount_is_cleared() {
 #[test]
 fn without_root() {
     if missing().is_some() || !Path::new("/usr/bin/fusermount3").exists() || raw::geteuid() != 0 {
-        return eprintln!("skipped: needs root, /dev/fuse and fusermount3");
+        return common::left_out(format_args!("needs root, /dev/fuse and fusermount3"));
     }
     if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
-        return eprintln!("skipped: users cannot open /dev/fuse");
+        return common::left_out(format_args!("users cannot open /dev/fuse"));
     }
     // Where that user may go: the program may lie in a home that is closed. Copied by another
     // process, since what other tests start would for a moment hold it open for writing.
@@ -521,7 +521,7 @@ fn what_the_kernel_gives_is_raised() {
     for (cache, dirty_percent) in [(Cache::WriteThrough, "1"), (Cache::WriteBack, if may_mark { "100" } else { "1" })] {
         let Some(m) = mount(Arc::new(Toy::new()), At::Live, |_, options| options.cache = cache) else { return };
         if raw::geteuid() != 0 {
-            return eprintln!("skipped: needs root");
+            return common::left_out(format_args!("needs root"));
         }
         let dev = fs::metadata(m.root()).unwrap().dev();
         let told = |name| {

@@ -33,11 +33,11 @@ impl On {
         let one = SWITCHED.lock().unwrap_or_else(PoisonError::into_inner);
         let before = fs::read_to_string(SWITCH).ok();
         let Some(before) = before else {
-            eprintln!("skipped: this kernel has no FUSE over io_uring");
+            common::left_out(format_args!("this kernel has no FUSE over io_uring"));
             return None;
         };
         if before.trim() != "Y" && fs::write(SWITCH, "Y").is_err() {
-            eprintln!("skipped: only root can switch FUSE over io_uring on");
+            common::left_out(format_args!("only root can switch FUSE over io_uring on"));
             return None;
         }
         Some(Self { before, _one: one })
@@ -55,7 +55,7 @@ fn mounted(volume: Arc<dyn Volume>) -> Option<(Mounted, On)> {
     let on = On::new()?;
     let mounted = mount(volume, At::Live, |_, options| options.way = Way::Uring)?;
     if mounted.way() != Way::Uring {
-        eprintln!("skipped: io_uring cannot be used here");
+        common::left_out(format_args!("io_uring cannot be used here"));
         return None;
     }
     Some((mounted, on))

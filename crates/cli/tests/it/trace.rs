@@ -23,7 +23,7 @@ fn disk(place: &Place) -> Option<Loop> {
 fn can_record(device: &Loop, place: &Place) -> bool {
     let out = nenrin(["trace", "record", "--device", &device.0, "-o", &place.text("try"), "--", "true"]);
     if out.stderr.contains("tracefs") || out.stderr.contains("tracepoint") {
-        eprintln!("skipped: {}", out.stderr);
+        crate::common::left_out(format_args!("{}", out.stderr));
         return false;
     }
     out.ok();
@@ -267,7 +267,7 @@ fn without_tracefs() {
     };
     let mounts_it = hidden("");
     if mounts_it.code == 99 || mounts_it.stderr.contains("unshare:") {
-        eprintln!("skipped: tracefs cannot be hidden here");
+        crate::common::left_out(format_args!("tracefs cannot be hidden here"));
         return;
     }
     assert!(mounts_it.stderr.contains("counters agree"), "{}", mounts_it.stderr);
