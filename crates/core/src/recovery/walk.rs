@@ -580,10 +580,12 @@ impl<'a> Walk<'a> {
         }
         match unread {
             _ if proof > self.at.seq => Some(format!(
-                "the log is damaged behind {last}: partial {next} was durable (a later one proves {proof}) and cannot be read"
+                "the log is damaged {}: partial {next} was durable (a later one proves {proof}) and cannot be read",
+                where_behind(last)
             )),
             Some(addr) => Some(format!(
-                "the log is damaged behind {last}: the device does not give {addr}, where partial {next} may have been"
+                "the log is damaged {}: the device does not give {addr}, where partial {next} may have been",
+                where_behind(last)
             )),
             None => None,
         }
@@ -594,8 +596,9 @@ impl<'a> Walk<'a> {
         let (f, there) = unproven.and_then(|(i, there)| Some((found.get(i)?, there)))?;
         let There::Unread(addr) = there else { return None };
         Some(format!(
-            "the log is damaged behind {}: the device does not give {addr}, which partial {} needs, and which may have been durable",
-            f.header.prev_addr, f.header.seq
+            "the log is damaged {}: the device does not give {addr}, which partial {} needs, and which may have been durable",
+            where_behind(f.header.prev_addr),
+            f.header.seq
         ))
     }
 
@@ -701,6 +704,11 @@ impl<'a> Walk<'a> {
         }
         Ok(there)
     }
+}
+
+/// Where a log goes wrong whose last good partial is this.
+fn where_behind(last: Addr) -> String {
+    if last == Addr::NONE { "where it begins".to_owned() } else { format!("behind {last}") }
 }
 
 /// Whether what a header says of the log counts: that of content that looks like one does not.

@@ -468,6 +468,14 @@ pub(super) fn pass_gap(
         state.last_cno = Cno(open.0 - 1);
     }
     each(island, &mut |record| {
+        // Where a name is to be is not lost with the directory's own, which may have been made in the gap.
+        if let Record::Create { parent, .. } | Record::Link { parent, .. } | Record::Rename { to: parent, .. } = record
+        {
+            if *parent >= gap_from && !made.contains(&parent.0) && !broken(Break::GapLosesDirectories) {
+                let outcome = make_directory(state, *parent, losses);
+                note(outcome, *parent, losses)?;
+            }
+        }
         match record {
             Record::Create { ino, .. } => drop(made.insert(ino.0)),
             Record::Content { ino, size, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
@@ -491,6 +499,17 @@ pub(super) fn pass_gap(
         }
         Ok(())
     })
+}
+
+/// A directory that was made in a gap, if it is not there: its name is not known, and what was made in it since is.
+fn make_directory(state: &mut State, ino: Ino, losses: &mut Losses) -> Result<()> {
+    if ino.0 >= COUNTER_MAX || state.inode(ino)?.is_some() {
+        return Ok(());
+    }
+    let text = "a directory made in a gap in the log: name, owner, permissions and what it had by then are not known";
+    losses.add(LossKind::AttributesLost, About::Inode(ino), text);
+    state.next_ino = state.next_ino.max(ino.next());
+    state.put_inode(ino, Inode { mode: 0o040_700, nlink: 2, parent: Ino::ROOT, ..Inode::default() })
 }
 
 /// What cannot be done for records behind a gap ends no repair; what of them misses it is told, too.

@@ -723,10 +723,14 @@ fn with_log() -> (Vec<u8>, Vec<Addr>) {
     (bytes, places)
 }
 
-#[test]
-fn the_log_goes_on_behind_damage() {
+/// One partial after another is damaged, and what the others have is there afterwards.
+fn behind_damage() {
     let (bytes, places) = with_log();
     let before = tree(&read_only(&bytes), At::Live);
+    let files = |tree: &BTreeMap<Vec<u8>, File>| -> BTreeSet<Vec<u8>> {
+        let regular = tree.values().filter(|f| f.mode & 0o170_000 == 0o100_000);
+        regular.filter_map(|f| f.content.clone().ok()).collect()
+    };
     assert!(places.len() >= 31, "{}", places.len());
     let mut most = 0;
     for n in 0..places.len() - 2 {
@@ -740,6 +744,8 @@ fn the_log_goes_on_behind_damage() {
         // Of 30 commits at most one is missing, and what was made in it.
         let kept = before.iter().filter(|(p, f)| now.get(*p) == Some(f)).count();
         most = most.max(before.len() - kept);
+        let missing = files(&before).difference(&files(&now)).count();
+        assert!(missing <= 1, "content of {missing} files is gone, and of one partial there is none");
         let listed = Listed::new(&report);
         for (path, file) in &now {
             let same = before.get(path).is_some_and(|f| f.content == file.content);
@@ -747,7 +753,20 @@ fn the_log_goes_on_behind_damage() {
             assert!(same || told || path == b"/lost+found", "{}", String::from_utf8_lossy(path));
         }
     }
-    // The directory that the first one made has two thirds of the files.
+    // The directory that the first one made has two thirds of the files: they are in lost+found with it.
     assert!((1..=25).contains(&most), "{most}");
     assert_said(&[807, 808, 812, 908]);
+}
+
+#[test]
+fn the_log_goes_on_behind_damage() {
+    behind_damage();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "files is gone")]
+fn files_that_go_with_a_directory_of_a_gap_are_noticed() {
+    use crate::breaks::{Break, with};
+    with(Break::GapLosesDirectories, behind_damage);
 }
