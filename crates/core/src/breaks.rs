@@ -414,6 +414,18 @@ pub enum Break {
     ForgottenCounts,
     /// History goes because it crowds out the cleaner while somebody sweeps what was let go before.
     SweepUnseen,
+    /// What was made in a directory that a gap in the log hides goes with it.
+    GapLosesDirectories,
+    /// Times are committed ahead of the content that they are of.
+    TimesAhead,
+    /// Who is allowed more of a file that was written anew may find what it was before.
+    GrantedAhead,
+    /// What waits for no data waits for that of others when it is committed by time.
+    LittleWaits,
+    /// Records that wait for a commit may take all memory.
+    RecordsUnbounded,
+    /// What was closed and is not committed yet is gone when the file is emptied to be written anew.
+    ClosedNotOwed,
     /// Truncations of small files are held back no longer where those of large ones are not.
     SmallHoldsEnd,
     /// Truncations are held back no longer as soon as somebody needs room.

@@ -56,6 +56,11 @@ pub enum Fault {
         /// Bytes of the device.
         range: Range<u64>,
     },
+    /// Reads of this block of 4096 bytes fail with EIO until all of it is written: what a write that lost its power leaves on some disks.
+    BadUntilWritten {
+        /// Where it begins.
+        at: u64,
+    },
     /// Reads return the bytes of `range` combined with `mask` by exclusive or.
     FlipReads {
         /// Bytes of the device.
@@ -169,13 +174,21 @@ impl Plan {
             verdict.error = Some(DeviceError::Off);
             return verdict;
         }
+        if kind == OpKind::Write {
+            let end = offset.saturating_add(bytes);
+            self.faults
+                .retain(|(f, _)| !matches!(f, Fault::BadUntilWritten { at } if *at >= offset && *at + BLOCK <= end));
+        }
         for (fault, seen) in &mut self.faults {
             let counts = match fault {
                 Fault::Fail { kind: counted, .. } => kind == *counted,
                 Fault::LoseWrites { .. } | Fault::MisdirectWrite { .. } | Fault::MisdirectOntoLast { .. } => {
                     kind == OpKind::Write
                 }
-                Fault::FailReads { .. } | Fault::FlipReads { .. } | Fault::FlipRead { .. } => kind == OpKind::Read,
+                Fault::FailReads { .. }
+                | Fault::BadUntilWritten { .. }
+                | Fault::FlipReads { .. }
+                | Fault::FlipRead { .. } => kind == OpKind::Read,
                 Fault::Delay(_) => true,
             };
             if !counts {
@@ -188,6 +201,9 @@ impl Plan {
                     verdict.error = Some(DeviceError::Os(libc::EIO));
                 }
                 Fault::FailReads { range } if range.start < offset.saturating_add(bytes) && offset < range.end => {
+                    verdict.error = Some(DeviceError::Os(libc::EIO));
+                }
+                Fault::BadUntilWritten { at } if *at < offset.saturating_add(bytes) && offset < *at + BLOCK => {
                     verdict.error = Some(DeviceError::Os(libc::EIO));
                 }
                 Fault::LoseWrites { from, times } => verdict.lose |= within(*from, *times),
@@ -219,6 +235,7 @@ impl Plan {
                 Fault::Delay(delay) => verdict.delay = verdict.delay.max(*delay),
                 Fault::Fail { .. }
                 | Fault::FailReads { .. }
+                | Fault::BadUntilWritten { .. }
                 | Fault::MisdirectWrite { .. }
                 | Fault::MisdirectOntoLast { .. }
                 | Fault::FlipRead { .. } => {}

@@ -44,6 +44,8 @@ enum Hunt {
     Barrier,
     /// Random workloads through a kernel that caches writes, without a cut.
     PageCache,
+    /// Power cuts in the same.
+    CachedCuts,
     /// Something over several lives of a volume.
     Life(Life),
     /// Cuts of [`Life::Forget`] where a sync does not flush.
@@ -90,7 +92,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 90] = [
+pub const TRIALS: [Trial; 93] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -113,6 +115,9 @@ pub const TRIALS: [Trial; 90] = [
     trial(Break::KernelTimesDropped, "P1", Hunt::PageCache),
     trial(Break::NoHold, "P3", Hunt::Scenario(Scenario::TruncateBesideFsync)),
     trial(Break::HoldNeverEnds, "P1", Hunt::Scenario(Scenario::TruncateBesideFsync)),
+    trial(Break::ClosedNotOwed, "P3", Hunt::Cuts(Profile::Savers)),
+    trial(Break::GrantedAhead, "P2", Hunt::Cuts(Profile::Savers)),
+    trial(Break::TimesAhead, "P2", Hunt::CachedCuts),
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
     trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
@@ -291,6 +296,9 @@ impl Trial {
             Hunt::PageCache => {
                 tally.images += 1;
                 record::<Core>(&Config { writeback: true, ..base }, false).map(drop)
+            }
+            Hunt::CachedCuts => {
+                record::<Core>(&Config { writeback: true, ..base }, false)?.cut_all::<Core>(&plan, tally)
             }
             Hunt::Reads => {
                 let kind = if seed % 2 == 0 { Kind::Flipped } else { Kind::Stuck };

@@ -7,6 +7,7 @@
 //! 2. A mount does not show when a name was given, so a model that begins there has to be told.
 
 use crate::walk::Part;
+use nenrin_format::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A name given to a checkpoint, or taken from it.
@@ -31,8 +32,8 @@ pub struct CheckpointLog {
     pub asked: bool,
     /// The namespace at that moment.
     pub sum: u64,
-    /// Files with a name: inode, and the fingerprints it may show.
-    pub files: Vec<(u64, Vec<u64>)>,
+    /// Files with a name: inode, and the fingerprints and the times of content that it may show.
+    pub files: Vec<(u64, (Vec<u64>, Vec<Time>))>,
     /// The namespace by inode.
     pub parts: BTreeMap<u64, Part>,
     /// Names it was given, in order.

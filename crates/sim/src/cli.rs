@@ -3,7 +3,7 @@
 
 use crate::ace;
 use crate::config::{Config, Mounted, barrier_named, order_named};
-use crate::driver::{Cut, Failure, Plan, Tally, record, run_and_cut};
+use crate::driver::{Cut, Failure, Plan, Tally, record, run_and_cut, unread_cuts};
 use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
@@ -26,11 +26,12 @@ pub const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
-                 [--each N] [--faults N] [--lies N] [--flips N] [--jobs N] [--keep-going]
+                 [--each N] [--faults N] [--lies N] [--flips N] [--unreads N] [--jobs N] [--keep-going]
       Runs the workloads of these seeds and recovers from cuts of them, until the
       seeds, the minutes or the distinct images are used up. Each workload is cut
       everywhere, or in as many places as give about N images (--each, 300).
       --flips N: in the volume of every Nth seed one bit of each block flips.
+      --unreads N: the workload of every Nth seed is cut so that blocks which were being written cannot be read.
   nenrin-sim ace --length N [--sequences A..B | --sample N] [--minutes M] [--images N] [--jobs N] [--json] [SETTINGS]
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--scenario NAME] [--seeds A..B] [--each N] [--jobs N] [--json] [SETTINGS]
@@ -41,7 +42,7 @@ nenrin-sim: power cuts against a model
       roots, and repairs of damaged volumes that are cut everywhere. Several
       devices with --life forget only; --life hosts has its own.
   nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--lie KIND:N]
-                    [--flip BLOCK] [--life NAME] [--verbose]
+                    [--flip BLOCK] [--unread] [--life NAME] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
@@ -89,6 +90,8 @@ pub struct Arguments {
     faults: u64,
     lies: u64,
     flips: u64,
+    unread: u64,
+    unread_only: bool,
     jobs: usize,
     length: u32,
     sequences: Option<(u64, u64)>,
@@ -195,6 +198,8 @@ impl Arguments {
                     a.life = Some(Life::named(&name).ok_or("unknown life")?);
                 }
                 Long("flips") => a.flips = parser.value()?.parse()?,
+                Long("unreads") => a.unread = parser.value()?.parse()?,
+                Long("unread") => a.unread_only = true,
                 Long("flip") => {
                     let text = parser.value()?.string()?;
                     a.flip = Some(if text == "all" {
@@ -384,6 +389,9 @@ fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(
     if a.flips > 0 && seed % a.flips == 0 {
         flip::flip_all::<S>(&config, tally)?;
     }
+    if a.unread > 0 && seed % a.unread == 0 {
+        unread_cuts::<S>(&config, None, tally)?;
+    }
     Ok(())
 }
 
@@ -521,6 +529,11 @@ pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         return Ok(tally);
     }
     let cut = |(at, choice): (Option<usize>, Option<u64>)| at.map(|at| Cut { at, choice: choice.unwrap_or(1) });
+    if a.unread_only {
+        let mut tally = Tally::default();
+        unread_cuts::<S>(&a.config(a.first), cut(a.cut[0]), &mut tally)?;
+        return Ok(tally);
+    }
     if a.life.is_some() {
         let mut tally = Tally::default();
         life::carry_out(&a.config(a.first), cut(a.cut[0]), &mut tally)?;

@@ -8,6 +8,9 @@
 
 mod losses;
 mod state;
+mod unread;
+
+pub use unread::unread_cuts;
 
 use crate::ace;
 use crate::clock::VirtualClock;

@@ -346,6 +346,11 @@ impl<S: Subject> Broken<S> {
         let found = walk(&fs, At::Live, None)?;
         let model = self.run.model()?;
         oracle::judge(model, rules, k, &found)?;
-        oracle::judge_checkpoints(model, rules, k, &fs.checkpoints()).map(drop)
+        let shed = fs.shed().map_err(|e| format!("what was shed: {e}"))?;
+        for (info, log) in oracle::judge_checkpoints(model, rules, k, &fs.checkpoints())? {
+            let past = walk(&fs, At::Past(info.cno), None).map_err(|e| format!("checkpoint {}: {e}", info.cno))?;
+            oracle::judge_past(&info, log, &past, &shed)?;
+        }
+        Ok(())
     }
 }

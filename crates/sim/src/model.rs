@@ -43,6 +43,8 @@ pub struct FileState {
     pub fingerprint: u64,
     /// Number of the call in the run.
     pub op: u32,
+    /// Where in [`FileLog::times`] those begin that it had.
+    times_from: u32,
     /// A cut behind this device operation may show the state; never, while held.
     pub visible: Option<usize>,
     /// Number of the call from which on the state before is over: while a
@@ -53,7 +55,7 @@ pub struct FileState {
 impl FileState {
     fn new(content: &Content, op: u32, visible: Option<usize>, held: bool) -> Self {
         let ends_before = (!held).then_some(op);
-        Self { content: content.clone(), fingerprint: content.fingerprint(), op, visible, ends_before }
+        Self { content: content.clone(), fingerprint: content.fingerprint(), op, times_from: 0, visible, ends_before }
     }
 }
 
@@ -91,12 +93,24 @@ pub struct FileLog {
     pub promised: Vec<(usize, u32, u32)>,
     /// From this namespace prefix on the content is at least this state.
     pub carried: Vec<(u32, u32)>,
+    /// From this namespace prefix on somebody may do more with it, and no content older than this state is shown to him.
+    pub granted: Vec<(u32, u32)>,
     hold: Option<Hold>,
+    /// The state at the last close or sync: nothing of it is missing.
+    whole: Option<u32>,
     /// The state that the last sync by another client is about, answered or not: it is committed without a truncation that comes later.
     asked: Option<u32>,
 }
 
 impl FileLog {
+    /// The times of content that a file had with any of these states.
+    pub fn mtimes(&self, states: impl Iterator<Item = usize>) -> Vec<Time> {
+        let range = |j: usize| {
+            let end = self.states.get(j + 1).map_or(self.times.len(), |s| s.times_from as usize);
+            self.times.get(self.states.get(j).map_or(0, |s| s.times_from as usize)..end).unwrap_or_default()
+        };
+        states.flat_map(range).map(|t| t.mtime).collect()
+    }
     fn current(&self) -> u32 {
         self.states.len() as u32 - 1
     }
@@ -205,7 +219,9 @@ impl Model {
                 times: vec![times],
                 promised: vec![(start, 0, 0)],
                 carried: Vec::new(),
+                granted: Vec::new(),
                 hold: None,
+                whole: None,
                 asked: None,
             },
         );
@@ -261,6 +277,15 @@ impl Model {
         }
     }
 
+    /// The namespace operation made last allows somebody more of `ino`.
+    pub fn grant(&mut self, ino: u64, start: usize) {
+        let prefix = self.prefix();
+        if let Some(log) = self.files.get_mut(&ino) {
+            log.unsure_hold(start);
+            log.granted.push((prefix, log.current()));
+        }
+    }
+
     /// Namespace operations so far.
     #[must_use]
     pub fn prefix(&self) -> u32 {
@@ -278,6 +303,10 @@ impl Model {
             log.states.push(FileState::new(&i.content, self.op, visible, log.hold.is_some()));
         }
         self.log_times(ino, start);
+        if let Some(log) = self.files.get_mut(&ino) {
+            let newest = log.times.len() as u32 - 1;
+            log.states.last_mut().into_iter().for_each(|s| s.times_from = newest);
+        }
         Ok(value)
     }
 
@@ -292,8 +321,9 @@ impl Model {
         let since_promised = log.states.get(promised as usize..).unwrap_or_default();
         if since_promised.iter().any(|s| s.content.size() > 0) {
             // A sync that was asked for while it was empty may have been laid out: then nothing is left to hold back.
-            let asked = log.asked == Some(base) && log.states.get(base as usize).is_some_and(|s| s.content.size() > 0);
-            let sure = promised == base || asked;
+            let has_content = log.states.get(base as usize).is_some_and(|s| s.content.size() > 0);
+            let kept = log.asked == Some(base) || log.whole == Some(base);
+            let sure = promised == base || kept && has_content;
             log.hold = Some(Hold { since_nanos: now_nanos, again_nanos: now_nanos, base, sure });
             // What waited already now waits together with the truncation.
             for s in log.states.iter_mut().skip(promised as usize + 1) {
@@ -321,6 +351,7 @@ impl Model {
     pub fn flush(&mut self, ino: u64, start: usize) {
         if let Some(log) = self.files.get_mut(&ino) {
             log.end_hold(start, self.op);
+            log.whole = Some(log.current());
         }
     }
 
@@ -422,7 +453,7 @@ impl Model {
             promised: end,
             asked: info.asked,
             sum: found.sum,
-            files: found.files.iter().map(|f| (f.ino, vec![f.fingerprint])).collect(),
+            files: found.files.iter().map(|f| (f.ino, (vec![f.fingerprint], vec![f.mtime]))).collect(),
             // What is not known comes back as little as what it led to.
             parts: (found.unknown.iter().map(|ino| (*ino, Part::UNKNOWN)))
                 .chain(found.parts.iter().map(|(ino, part)| (*ino, *part)))
@@ -525,7 +556,8 @@ impl Model {
                     Some(_) => (log.promised_state(), log.current()),
                 };
                 let states = log.states.get(first as usize..=last as usize).unwrap_or_default();
-                (*ino, states.iter().map(|s| s.fingerprint).collect())
+                let mtimes = log.mtimes(first as usize..=last as usize);
+                (*ino, (states.iter().map(|s| s.fingerprint).collect(), mtimes))
             })
             .collect();
         let is_held = |ino: &u64| self.files.get(ino).is_some_and(|log| log.hold.is_some());

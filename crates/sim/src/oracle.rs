@@ -128,8 +128,13 @@ fn judge_file(
     let promised = binding(&log.promised, bound, |p| p.0).map_or(0, |p| p.1);
     let carried = promised_at(&log.carried, prefix as usize, |c| c.0 as usize).map_or(0, |c| c.1);
     let least = promised.max(carried);
+    let granted = promised_at(&log.granted, prefix as usize, |c| c.0 as usize).map_or(0, |c| c.1);
     let mut matching = Vec::new();
     for (j, s) in log.states.iter().enumerate().skip(least as usize) {
+        // Nothing is no secret.
+        if (j as u32) < granted && s.content.size() > 0 {
+            continue;
+        }
         // The one that is asked for may have been acknowledged without a device operation.
         if s.fingerprint == file.fingerprint && s.visible.is_some_and(|v| v < k || j == least as usize) {
             matching.push(j as u32);
@@ -143,6 +148,9 @@ fn judge_file(
     }
     let older = log.states.iter().position(|s| s.fingerprint == file.fingerprint);
     let what = match older {
+        Some(j) if (least..granted).contains(&(j as u32)) => {
+            format!("is state {j}, and state {granted} is the oldest that whom it was opened to may see")
+        }
         Some(j) if (j as u32) < least => format!("is state {j}, but state {least} was promised"),
         Some(j) if log.states.get(j).is_some_and(|s| s.visible.is_none()) => {
             format!("is state {j}, which was held back")
@@ -165,6 +173,10 @@ fn judge_times(log: &FileLog, (k, bound): (usize, Option<usize>), file: &FoundFi
     for t in seen {
         mtime |= t.mtime == file.mtime;
         ctime |= t.ctime == file.ctime;
+    }
+    let is_state = |j: &usize| log.states.get(*j).is_some_and(|s| s.fingerprint == file.fingerprint);
+    if mtime && !log.mtimes((0..log.states.len()).filter(is_state)).contains(&file.mtime) {
+        return Err(format!("the mtime of inode {} is not that of its content: {file:?}", file.ino));
     }
     if mtime && ctime {
         return Ok(());
@@ -294,8 +306,13 @@ pub fn judge_past(
         let Some((_, allowed)) = log.files.iter().find(|(ino, _)| *ino == file.ino) else {
             return Err(format!("checkpoint {cno}: inode {} was not there", file.ino));
         };
-        if !allowed.contains(&file.fingerprint) {
+        let (contents, mtimes) = allowed;
+        if !contents.contains(&file.fingerprint) {
             return Err(format!("checkpoint {cno}: the content of inode {} is not that of its moment", file.ino));
+        }
+        if !mtimes.contains(&file.mtime) {
+            let mtime = file.mtime;
+            return Err(format!("checkpoint {cno}: the mtime of inode {} was not {mtime:?}, but {mtimes:?}", file.ino));
         }
     }
     Ok(())
@@ -363,7 +380,7 @@ pub fn judge_landmarks<S: Subject>(fs: &S, model: &Model) -> Result<u64, String>
         }
         let attr = fs.getattr(at, *ino).map_err(|e| format!("{of}: {e}"))?;
         let fingerprint = read_file(fs, at, *ino, attr.size, None).map_err(|e| format!("{of}: {e}"))?;
-        if !allowed.contains(&fingerprint) {
+        if !allowed.0.contains(&fingerprint) {
             return Err(format!("{of}: the content is not that of its moment"));
         }
     }

@@ -120,6 +120,11 @@ pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<F
             if attr.ino != e.ino || attr.kind() != e.kind {
                 return Err(format!("{} is listed as {:?} {} and found as {attr:?}", text(), e.kind, e.ino));
             }
+            match fs.lookup(at, dir, &e.name) {
+                Ok(named) if named.ino == e.ino => {}
+                Err(Error::Stale) if at != At::Live => {}
+                other => return Err(format!("{} is listed as {}, and looked up it is {other:?}", text(), e.ino)),
+            }
             if let Some(n) = &mut names {
                 n.push((e.name.clone(), e.ino.0));
             }

@@ -225,6 +225,8 @@ pub struct Content {
     pub since: u64,
     /// Counts changes.
     pub version: u64,
+    /// The version at the last close: of that nothing is missing.
+    closed_version: Option<u64>,
     /// Segments that hold blocks of it which no record names yet.
     pub pins: BTreeSet<SegmentNo>,
     /// Blocks in these that it has no more, when that was last looked at.
@@ -262,6 +264,7 @@ impl Content {
             held_since: None,
             since: now,
             version: 0,
+            closed_version: None,
             pins: BTreeSet::new(),
             garbage: 0,
             placed: 0,
@@ -273,6 +276,17 @@ impl Content {
             before,
             changed_before: ctime,
         }
+    }
+
+    /// The file was closed: a truncation is held back no longer, and nothing is missing.
+    pub fn note_closed(&mut self) {
+        self.held_since = None;
+        self.closed_version = Some(self.version);
+    }
+
+    /// Whether there is something, and nothing was changed since the file was closed.
+    pub fn is_whole(&self) -> bool {
+        self.size > 0 && self.closed_version == Some(self.version)
     }
 
     /// Whether its time tells it from what there was before.

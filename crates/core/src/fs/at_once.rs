@@ -114,6 +114,7 @@ impl Fs {
             && inner.has_room(self, room)
             && inner.grows_little(self, room)
             && !inner.makes_burst(self, ino)
+            && inner.changes_little(self.options.dirty_nodes_max)
             && inner.pages_of(ino) <= self.chain_pages_max()
     }
 }

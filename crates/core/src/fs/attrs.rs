@@ -7,7 +7,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::xattr_pieces;
 use crate::{At, Attr, Error, Result, SetAttr, SetTime, XattrMode};
-use nenrin_format::items::{HISTORY_XATTR, INODE_CAPS, INODE_XATTR, Keep, XattrPiece};
+use nenrin_format::items::{HISTORY_XATTR, INODE_CAPS, INODE_XATTR, Inode, Keep, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
@@ -73,8 +73,15 @@ impl Fs {
         bit(set.atime.is_some(), attr_mask::ATIME);
         bit(set.mtime.is_some(), attr_mask::MTIME);
         let now = self.clock.monotonic_nanos();
+        if Inner::grants(&inode, set, mode) {
+            inner.carry_over_older(ino)?;
+        }
         if mask != 0 || set.ctime.is_some() {
-            mask |= attr_mask::CTIME;
+            // Content that is not committed yet carries its times: what is older must not be seen with them.
+            let waits = inner.files.get(&ino).is_some_and(|f| f.content.is_some()) && !broken(Break::TimesAhead);
+            let carried = if waits { attr_mask::MTIME } else { 0 };
+            let is_logged = !waits || mask & !carried != 0;
+            mask = mask & !carried | attr_mask::CTIME;
             let times = [
                 set.atime.map_or(Time(0), resolve),
                 set.mtime.map_or(Time(0), resolve),
@@ -90,7 +97,9 @@ impl Fs {
                 mtime: times[1],
                 ctime: times[2],
             };
-            inner.log(&record, now)?;
+            if is_logged {
+                inner.log(&record, now)?;
+            }
             if set.atime.is_some() {
                 inner.accesses.forget(ino);
             }
@@ -204,6 +213,9 @@ impl Fs {
         let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;
         inner.check_xattr(ino, name, mode)?;
         inner.state.xattr_ahead(ino, name, Some(value.len()))?;
+        if permissions.is_some() || GRANTING.iter().any(|prefix| name.starts_with(prefix)) {
+            inner.carry_over_older(ino)?;
+        }
         let ctime = self.clock.wall();
         let record = Record::SetXattr { ino, ctime, mode: permissions.map_or(u32::MAX, |m| m & 0o7777), name, value };
         inner.log(&record, self.clock.monotonic_nanos())?;
@@ -271,7 +283,7 @@ impl Fs {
         let Some(file) = inner.files.get_mut(&ino) else { return Ok(()) };
         file.had = None;
         let Some(c) = &mut file.content else { return Ok(()) };
-        c.held_since = None;
+        c.note_closed();
         drop(inner);
         self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs(Who::Writes))
     }
@@ -291,12 +303,22 @@ pub(super) fn check_value(name: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Names of attributes that say who may do what begin so.
+const GRANTING: [&[u8]; 2] = [b"system.posix_acl_", b"security."];
+
 /// Blocks for which there has to be room to set an attribute.
 pub(super) fn blocks_of(value: &[u8]) -> u64 {
     1 + value.len() as u64 / 4096
 }
 
 impl Inner {
+    /// Whether somebody may do more with a file afterwards, or may be somebody else.
+    fn grants(inode: &Inode, set: &SetAttr, mode: u32) -> bool {
+        let is_other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);
+        let may_more = set.mode.is_some() && mode & !inode.mode & 0o7777 != 0;
+        may_more || is_other(set.uid, inode.uid) || is_other(set.gid, inode.gid)
+    }
+
     /// Whether an inode has neither a name nor a use.
     fn is_unused_orphan(&self, ino: Ino) -> bool {
         self.is_unused(ino) && matches!(self.state.inode(ino), Ok(Some(inode)) if inode.nlink == 0)

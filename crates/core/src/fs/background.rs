@@ -202,7 +202,11 @@ impl Fs {
         let is_due = inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now);
         let is_due = is_due && !inner.closing && !self.options.read_only;
         drop(inner);
-        if is_due { self.sync_received(false) } else { Ok(()) }
+        if !is_due {
+            return Ok(());
+        }
+        self.commit_little()?;
+        self.sync_received(false)
     }
 
     /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.

@@ -174,6 +174,25 @@ impl Fs {
         self.answer(&rx)
     }
 
+    /// Before a commit of everything, which waits until the device has the data that it names, of whoever writes much: what waits for
+    /// none, by itself. In strict order nothing goes before anything else.
+    pub(super) fn commit_little(&self) -> Result<()> {
+        self.owns_to_write()?;
+        let mut inner = self.lock();
+        inner.check_alive()?;
+        if self.options.order == Order::Strict || broken(Break::LittleWaits) || !inner.much_waits(self) {
+            return Ok(());
+        }
+        inner.join_little(self);
+        if inner.batch.records.is_empty() && inner.batch.files.is_empty() {
+            return Ok(());
+        }
+        let (tx, rx) = mpsc::channel();
+        inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
+        self.see_to(inner, Stay::Briefly);
+        self.answer(&rx)
+    }
+
     /// Most pages that travel in the chain with one commit.
     pub(super) fn chain_pages_max(&self) -> usize {
         CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4)
@@ -300,6 +319,29 @@ impl Fs {
 }
 
 impl Inner {
+    /// Whether a commit of everything waits for more than travels in it.
+    fn much_waits(&self, fs: &Fs) -> bool {
+        let max = fs.chain_pages_max();
+        self.under_way(|_| true) + self.pages > max as u64
+    }
+
+    /// Files of which little waits join the open batch, as long as all of that travels in it.
+    fn join_little(&mut self, fs: &Fs) {
+        let mut left = fs.chain_pages_max();
+        let busy: BTreeSet<Ino> =
+            self.writes.iter().map(|w| w.ino).chain(self.awaited.values().map(|(ino, _)| *ino)).collect();
+        let is_ready = |c: &Content| c.held_since.is_none() && c.pages.len() <= left;
+        let ready = self.files.iter().filter(|(ino, _)| !busy.contains(ino) && !self.settling.contains_key(ino));
+        let ready = ready.filter(|(_, f)| f.content.as_ref().is_some_and(is_ready)).map(|(ino, _)| *ino);
+        // In order, since where things lie follows from it.
+        for ino in ready.collect::<BTreeSet<Ino>>() {
+            if let Some(less) = left.checked_sub(self.pages_of(ino)) {
+                left = less;
+                self.batch.files.insert(ino);
+            }
+        }
+    }
+
     /// All files with uncommitted content join the open batch; those held back only with `held`.
     pub(super) fn join_all(&mut self, held: bool) {
         for (ino, f) in &mut self.files {

@@ -468,11 +468,16 @@ impl Fs {
             Some((other, true)) => inner.goes_with_last_name(other)?,
             _ => unused,
         };
-        if let Some(other) = target {
-            inner.carry_content(ino);
-            if mode == RenameMode::Exchange {
-                inner.carry_content(other);
+        match target {
+            Some(other) => {
+                inner.carry_content(ino);
+                if mode == RenameMode::Exchange {
+                    inner.carry_content(other);
+                }
             }
+            // Others may reach it there.
+            None if from != to => inner.carry_over_older(ino)?,
+            None => {}
         }
         let time = self.clock.wall();
         inner.log(&Record::Rename { from, to, flags, drop, time, old, new }, self.clock.monotonic_nanos())?;
@@ -495,6 +500,21 @@ impl Inner {
         if broken(Break::NoCarry) {
             return;
         }
+        self.join(ino);
+    }
+
+    /// Somebody is about to be allowed more of a file. It is of what the file is now that this is said: what it was, where that is committed
+    /// or about to be, must not be seen under it. Who is still writing the file anew gives up that it is seen old or new as a whole.
+    pub(super) fn carry_over_older(&mut self, ino: Ino) -> Result<()> {
+        let older = self.state.inode(ino)?.is_some_and(|i| i.size > 0 || i.blocks > 0);
+        if (older || self.batch.aside.iter().any(|(of, _)| *of == ino)) && !broken(Break::GrantedAhead) {
+            self.join(ino);
+        }
+        Ok(())
+    }
+
+    /// Content of a file, if there is any, is part of the next commit, held back or not.
+    fn join(&mut self, ino: Ino) {
         if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
             c.held_since = None;
             self.batch.files.insert(ino);

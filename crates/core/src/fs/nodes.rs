@@ -8,11 +8,13 @@
 //! Invariants
 //! 1. While an index checkpoint is written, [`MountOptions::dirty_nodes_max`](crate::MountOptions) more nodes become dirty by content, or
 //!    twice as many by names; else twice as many by both together; but for what one call changes.
-//! 2. Who is held commits and writes the index at most once for what was received, so nobody waits for what cannot be committed.
+//! 2. Records that wait for a commit are no more than some MiB, whoever adds to them.
+//! 3. Who is held commits and writes the index at most once for what was received, so nobody waits for what cannot be committed.
 
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::index::{NodeCache, Tree};
 use crate::state::HistoryTree;
@@ -23,6 +25,12 @@ use nenrin_format::key::{Key, Kind};
 const LEAVES_OF_ONE: u64 = 4;
 /// So many new items make a node, where they are long runs one behind the other; of single blocks it takes more.
 const ITEMS_IN_NEW_NODE: u64 = 64;
+
+/// Bytes of records that wait for a commit, from which on who adds some waits for it: attributes of 64 KiB, set without end, would else
+/// take all memory, and one commit more than recovery may have to read.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Chain bytes since the last root from which on such a one waits for an index checkpoint, too.
+const WINDOW_BYTES_LONG: u64 = 48 << 20;
 
 /// What a commit would make dirty, as it was last counted.
 #[derive(Default)]
@@ -92,6 +100,11 @@ impl Inner {
         self.state.history.last().filter(|t| !t.sealed).map_or(0, |t| clean_nodes(&t.tree))
     }
 
+    /// Whether there is much room for changes before somebody has to wait for a commit or a checkpoint.
+    pub(super) fn changes_little(&self, dirty_nodes_max: u64) -> bool {
+        self.dirty_nodes() < dirty_nodes_max && self.batch.bytes < BATCH_BYTES_MAX / 2
+    }
+
     /// Whether a commit of what was received comes near to making so many nodes dirty. Asked by each call that may add to that.
     fn changes_many(&mut self, nodes: u64) -> bool {
         let waiting = self.pages + self.placed;
@@ -144,12 +157,13 @@ impl Fs {
             let mut inner = self.lock_to_accept()?;
             let dirty = inner.dirty_nodes();
             let many = dirty >= 2 * max;
+            let long = inner.batch.bytes > BATCH_BYTES_MAX && !committed && !broken(Break::RecordsUnbounded);
             let bound = if inner.checkpointing { max } else { 2 * max };
-            if !many && (committed || !inner.changes_many(bound.saturating_sub(dirty))) {
+            if !many && !long && (committed || !inner.changes_many(bound.saturating_sub(dirty))) {
                 return Ok(inner);
             }
             inner.counters.held_for_memory += 1;
-            if inner.checkpointing {
+            if inner.checkpointing && !long {
                 self.wait_idle(inner).check_alive()?;
                 continue;
             }
@@ -161,7 +175,10 @@ impl Fs {
                 inner.counted.left = inner.pages + inner.placed;
             }
             // Who led that commit may have seen to it already.
-            if self.lock().dirty_nodes() >= max {
+            let inner = self.lock();
+            let far = long && inner.window_bytes >= WINDOW_BYTES_LONG && !inner.checkpointing;
+            if inner.dirty_nodes() >= max || far {
+                drop(inner);
                 self.index_checkpoint(false)?;
             }
         }
@@ -171,7 +188,7 @@ impl Fs {
 #[cfg(test)]
 mod tests {
     use crate::testing::{create, device, mount};
-    use crate::{Fs, MountOptions};
+    use crate::{Fs, MountOptions, XattrMode};
     use nenrin_format::Ino;
     use nenrin_format::key::{Key, Kind};
 
@@ -248,5 +265,37 @@ mod tests {
         let held = fs.counters().held_for_memory - before;
         assert!(held < 20, "{held}");
         fs.close().unwrap();
+    }
+
+    /// Most bytes of records that waited for a commit while an attribute of 64 KiB was set again and again, and of chain since a root.
+    fn most_waiting() -> (usize, u64) {
+        let device = device(400, 64);
+        let fs = mount(&device, MountOptions::default());
+        let ino = create(&fs, "f");
+        let mut most = (0, 0);
+        for i in 0..1500u32 {
+            let value = vec![i as u8; 64 << 10];
+            fs.setxattr(ino, b"user.x", &value, XattrMode::Any).unwrap();
+            let inner = fs.lock();
+            most = (most.0.max(inner.batch.bytes), most.1.max(inner.window_bytes));
+        }
+        fs.close().unwrap();
+        most
+    }
+
+    #[test]
+    fn records_that_wait_are_bounded_and_so_is_what_recovery_reads() {
+        let (waiting, chain) = most_waiting();
+        assert!(waiting <= super::BATCH_BYTES_MAX + (1 << 20), "{waiting} bytes of records wait");
+        assert!(chain <= 64 << 20, "{chain} bytes of chain since a root");
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "bytes of records wait")]
+    fn records_without_end_are_noticed() {
+        use crate::breaks::{Break, with};
+        let (waiting, _) = with(Break::RecordsUnbounded, most_waiting);
+        assert!(waiting <= super::BATCH_BYTES_MAX + (1 << 20), "{waiting} bytes of records wait");
     }
 }

@@ -108,6 +108,22 @@ impl Inner {
         Ok(())
     }
 
+    /// A file is about to be emptied that was closed and is not committed yet: what it was is kept as what is committed would be, so
+    /// that there is something to show until it is closed again. Once for each commit: who saves without end writes no more than that.
+    /// Whether there is such content.
+    fn owe_closed(&mut self, ino: Ino) -> bool {
+        if broken(Break::ClosedNotOwed) {
+            return false;
+        }
+        let is_aside = self.batch.aside.iter().any(|(of, content)| *of == ino && content.size > 0);
+        let is_whole = |file: &super::File| file.content.as_ref().is_some_and(Content::is_whole);
+        if !is_aside && self.files.get(&ino).is_some_and(is_whole) {
+            self.batch.files.insert(ino);
+            return true;
+        }
+        is_aside
+    }
+
     /// A file that the open batch will commit is about to be emptied. Others may
     /// be waiting for that commit, or a rename that needs the content is part of
     /// it; the emptying, which may have to be held back, is not. So the content
@@ -369,7 +385,8 @@ impl Fs {
         if 0 < size && size < before {
             inner.note_cut(ino, size.div_ceil(BLOCK), u64::MAX)?;
         }
-        let owed = size == 0 && inner.set_aside(self, ino)?;
+        let is_kept = size == 0 && !set.closed && inner.owe_closed(ino);
+        let owed = size == 0 && inner.set_aside(self, ino)? && before > 0;
         let content = inner.content_mut(self, ino)?;
         let had = if content.replaced { 0 } else { content.before.max(u64::from(committed > 0)) };
         if size == 0 && had > 0 {
@@ -382,7 +399,7 @@ impl Fs {
             content.pages.clear();
             content.overlay.set(0, u64::MAX, Over::Hole);
             content.replaced = true;
-            if !set.closed && (committed > 0 || owed && before > 0) && !broken(Break::NoHold) {
+            if !set.closed && (committed > 0 || owed || is_kept) && !broken(Break::NoHold) {
                 content.held_since.get_or_insert(now);
             }
         } else if size < content.size {

@@ -2,10 +2,11 @@
 //! of its commits: also when it waits for a commit already.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
-use crate::common::gate::{World, is_write, world};
-use crate::common::{TestClock, file};
+use crate::common::gate::{World, is_long_write, is_write, world};
+use crate::common::{TestClock, dir, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{At, COMMITS_AT_ONCE, Fs, MountOptions, RenameMode, SetAttr};
+use nenrin_core::format::Time;
+use nenrin_core::{At, COMMITS_AT_ONCE, Fs, MountOptions, RenameMode, SetAttr, SetTime, XattrMode};
 use nenrin_device::MemDevice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -224,4 +225,214 @@ fn what_is_held_back_from_a_submitted_sync_is_noticed() {
         let (is_told, content) = with(Break::HeldAskedLeftOut, || emptied_behind_a_submitted_sync(bytes));
         assert!(is_told && content == vec![1; bytes], "{bytes} bytes");
     }
+}
+
+/// The names of what was there after a cut, with their content, each of a volume on which somebody syncs another file at the end.
+fn after_a_sync_of_another(work: impl Fn(&Fs, Ino)) -> Arc<Fs> {
+    let World { device, clock, fs, .. } = world(MountOptions::default());
+    let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap().ino;
+    let other = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap().ino;
+    fs.sync_all().unwrap();
+    work(&fs, f);
+    clock.0.fetch_add(50_000_000, Ordering::Relaxed);
+    fs.write(other, 0, &[9; 100], 0).unwrap();
+    fs.fsync_wait(other).unwrap();
+    after_a_cut(&device)
+}
+
+/// A file is saved by emptying it, again before the first save was committed: what was closed is kept as if it were committed.
+fn saved_twice() {
+    for bytes in SIZES {
+        for saves in 1..4u8 {
+            let World { device, clock, fs, .. } = world(MountOptions::default());
+            let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap().ino;
+            for i in 1..=saves {
+                empty(&fs, f);
+                fs.write(f, 0, &vec![i; bytes], 0).unwrap();
+                fs.flush(f).unwrap();
+            }
+            empty(&fs, f);
+            fs.write(f, 0, b"not closed", 0).unwrap();
+            clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+            fs.tick().unwrap();
+            let cno = fs.checkpoint_create(Some(b"now")).unwrap().cno;
+            let is_one = |c: &[u8]| (1..=saves).any(|i| c == vec![i; bytes]);
+            assert!(is_one(&content(&after_a_cut(&device), b"file")), "{saves} saves of {bytes} bytes: after a cut");
+            assert!(
+                is_one(&fs.read(At::Past(cno), f, 0, 1 << 20).unwrap()),
+                "{saves} saves of {bytes} bytes: the past"
+            );
+            assert_eq!(content(&fs, b"file"), b"not closed");
+            fs.flush(f).unwrap();
+            fs.sync_all().unwrap();
+            assert_eq!(content(&after_a_cut(&device), b"file"), b"not closed");
+        }
+    }
+}
+
+#[test]
+fn what_was_closed_and_not_committed_is_not_lost_when_it_is_emptied() {
+    saved_twice();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "after a cut")]
+fn what_was_closed_and_is_lost_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::ClosedNotOwed, saved_twice);
+}
+
+/// Somebody gets access to a file when it holds nothing any more that he must not see.
+fn opened_to_others() {
+    type Grant = fn(&Fs, Ino);
+    let grants: [(&str, Grant); 6] = [
+        ("mode", |fs, f| drop(fs.setattr(f, &SetAttr { mode: Some(0o644), ..SetAttr::default() }).unwrap())),
+        ("set-id", |fs, f| drop(fs.setattr(f, &SetAttr { mode: Some(0o4700), ..SetAttr::default() }).unwrap())),
+        ("owner", |fs, f| drop(fs.setattr(f, &SetAttr { uid: Some(77), ..SetAttr::default() }).unwrap())),
+        ("group", |fs, f| drop(fs.setattr(f, &SetAttr { gid: Some(77), ..SetAttr::default() }).unwrap())),
+        ("capabilities", |fs, f| fs.setxattr(f, b"security.capability", b"all", XattrMode::Any).unwrap()),
+        ("directory", |fs, _| {
+            let public = fs.lookup(At::Live, Ino::ROOT, b"public").unwrap().ino;
+            fs.rename(Ino::ROOT, b"file", public, b"file", RenameMode::Replace).unwrap();
+        }),
+    ];
+    for bytes in SIZES {
+        for (what, grant) in grants {
+            for is_closed in [true, false] {
+                let fs = after_a_sync_of_another(|fs, f| {
+                    fs.create(Ino::ROOT, b"public", &dir()).unwrap();
+                    fs.write(f, 0, &vec![1; bytes], 0).unwrap();
+                    fs.sync_all().unwrap();
+                    empty(fs, f);
+                    fs.write(f, 0, &vec![2; bytes], 0).unwrap();
+                    if is_closed {
+                        fs.flush(f).unwrap();
+                    }
+                    grant(fs, f);
+                });
+                let public = fs.lookup(At::Live, Ino::ROOT, b"public").unwrap().ino;
+                let moved = fs.lookup(At::Live, public, b"file");
+                let is_there = moved.is_ok();
+                let f = moved.or_else(|_| fs.lookup(At::Live, Ino::ROOT, b"file")).unwrap();
+                let is_granted = is_there || f.mode & 0o7777 != 0o600 || f.uid == 77 || f.gid == 77;
+                let is_granted = is_granted || fs.getxattr(At::Live, f.ino, b"security.capability").is_ok();
+                let secret = fs.read(At::Live, f.ino, 0, 1 << 20).unwrap() == vec![1; bytes];
+                assert!(is_granted, "{what}: it was synced");
+                assert!(!secret, "{what}, {bytes} bytes, closed {is_closed}: what was there before is shown");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_allowed_more_is_not_shown_what_was_there_before() {
+    opened_to_others();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was there before is shown")]
+fn what_was_there_before_and_is_shown_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::GrantedAhead, opened_to_others);
+}
+
+/// While a truncation is held back, and until content is committed, what is shown has the times that it had.
+fn times_of_what_is_shown() {
+    for bytes in SIZES {
+        let fs = after_a_sync_of_another(|fs, f| {
+            fs.write(f, 0, &vec![1; bytes], 0).unwrap();
+            let old = SetAttr { mtime: Some(SetTime::At(Time(1))), ..SetAttr::default() };
+            fs.setattr(f, &old).unwrap();
+            fs.sync_all().unwrap();
+            let times = (Some(SetTime::At(Time(5))), Some(SetTime::At(Time(6))));
+            fs.setattr(f, &SetAttr { size: Some(0), mtime: times.0, ctime: times.1, ..SetAttr::default() }).unwrap();
+            fs.write(f, 0, &vec![2; bytes], 0).unwrap();
+            fs.setattr(f, &SetAttr { mtime: Some(SetTime::At(Time(7))), ..SetAttr::default() }).unwrap();
+            assert_eq!(fs.getattr(At::Live, f).unwrap().mtime, Time(7));
+        });
+        let f = fs.lookup(At::Live, Ino::ROOT, b"file").unwrap();
+        assert!(content(&fs, b"file") == vec![1; bytes]);
+        assert_eq!(f.mtime, Time(1), "{bytes} bytes: the time of other content");
+    }
+}
+
+#[test]
+fn what_is_shown_has_the_times_that_it_had() {
+    times_of_what_is_shown();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the time of other content")]
+fn times_of_other_content_are_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::TimesAhead, times_of_what_is_shown);
+}
+
+/// A time that is set when nothing waits is synced with the file.
+#[test]
+fn a_time_that_is_set_behind_a_write_is_synced_with_it() {
+    for is_written in [false, true] {
+        let World { device, fs, .. } = world(MountOptions::default());
+        let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap().ino;
+        fs.sync_all().unwrap();
+        if is_written {
+            fs.write(f, 0, &[1; 5000], 0).unwrap();
+        }
+        let set =
+            SetAttr { atime: Some(SetTime::At(Time(3))), mtime: Some(SetTime::At(Time(4))), ..SetAttr::default() };
+        fs.setattr(f, &set).unwrap();
+        fs.fsync_wait(f).unwrap();
+        let after = after_a_cut(&device);
+        let f = after.lookup(At::Live, Ino::ROOT, b"file").unwrap();
+        assert_eq!((f.atime, f.mtime), (Time(3), Time(4)), "written {is_written}");
+    }
+}
+
+/// While the device has to do with a large file, by time a small one and names are committed without waiting for that.
+fn small_beside_large() {
+    let World { gate, device, clock, fs } = world(MountOptions::default());
+    let large = fs.create(Ino::ROOT, b"large", &file(0o600)).unwrap().ino;
+    fs.sync_all().unwrap();
+    gate.close(is_long_write, 0);
+    fs.write(large, 0, &vec![1; 4 << 20], 0).unwrap();
+    gate.wait_until(|s| s.held > 0);
+    let small = fs.create(Ino::ROOT, b"small", &file(0o600)).unwrap().ino;
+    fs.write(small, 0, &[2; 100], 0).unwrap();
+    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    let by_time = {
+        let fs = fs.clone();
+        #[cfg(feature = "breaks")]
+        let what = nenrin_core::breaks::now();
+        thread::spawn(move || {
+            #[cfg(feature = "breaks")]
+            if let Some(what) = what {
+                return nenrin_core::breaks::with(what, || fs.commit_due());
+            }
+            fs.commit_due()
+        })
+    };
+    gate.wait_until(|s| s.waiting > 0);
+    let is_there = after_a_cut(&device).lookup(At::Live, Ino::ROOT, b"small").is_ok_and(|f| f.size == 100);
+    gate.open();
+    by_time.join().unwrap().unwrap();
+    assert!(is_there, "it waits for the large one");
+    let after = after_a_cut(&device);
+    assert_eq!(after.lookup(At::Live, Ino::ROOT, b"large").unwrap().size, 4 << 20);
+    assert!(content(&after, b"large") == vec![1; 1 << 20]);
+}
+
+#[test]
+fn what_is_small_is_committed_by_time_without_waiting_for_what_is_large() {
+    small_beside_large();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "it waits for the large one")]
+fn what_is_small_and_waits_for_what_is_large_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::LittleWaits, small_beside_large);
 }

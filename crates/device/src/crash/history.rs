@@ -11,6 +11,7 @@ use super::{CrashDisk, check};
 use crate::sync::lock;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Ticket};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// Everything that happened to a disk, in order. Data is shared, not copied.
@@ -119,6 +120,12 @@ impl HistoryCursor<'_> {
     #[must_use]
     pub fn last_sectors(&self) -> u64 {
         self.unflushed.last().and_then(|at| self.history.change(*at)).map_or(0, Change::sectors)
+    }
+
+    /// The bytes of each unflushed change, in the order in which they were made.
+    #[must_use]
+    pub fn unflushed_ranges(&self) -> Vec<Range<u64>> {
+        self.changes().iter().map(|c| c.offset..c.offset + c.bytes()).collect()
     }
 
     /// Goes to a cut point (the last one if there are fewer); going back starts afresh.

@@ -53,10 +53,16 @@ impl<S: Subject> Run<S> {
         let touched = [source, target, from.0, to.0];
         let step =
             self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
-        if matches!(step, Step::Done) && target != 0 && source != target {
-            self.model()?.carry(source, start, true);
-            if mode == RenameMode::Exchange {
-                self.model()?.carry(target, start, true);
+        match target {
+            _ if !matches!(step, Step::Done) => {}
+            0 if from.0 != to.0 => self.model()?.grant(source, start),
+            0 => {}
+            _ if source == target => {}
+            _ => {
+                self.model()?.carry(source, start, true);
+                if mode == RenameMode::Exchange {
+                    self.model()?.carry(target, start, true);
+                }
             }
         }
         Ok(step)
@@ -65,7 +71,17 @@ impl<S: Subject> Run<S> {
     pub(super) fn setattr(&mut self, ino: u64, set: &SetAttr, start: usize, now: Time) -> Check {
         let got = self.fs()?.setattr(Ino(ino), set).map(drop);
         if set.size.is_none() {
-            return self.namespace(got, start, &[ino], |t| t.setattr(ino, set, now));
+            let was = self.model()?.tree.inodes.get(&ino).map(|i| i.attr.clone());
+            let other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);
+            let grants = was.is_some_and(|was| {
+                let more = set.mode.is_some_and(|mode| mode & !was.mode & 0o7777 != 0);
+                more || other(set.uid, was.uid) || other(set.gid, was.gid)
+            });
+            let step = self.namespace(got, start, &[ino], |t| t.setattr(ino, set, now))?;
+            if grants && matches!(step, Step::Done) {
+                self.model()?.grant(ino, start);
+            }
+            return Ok(step);
         }
         let nanos = self.clock.monotonic_nanos();
         if set.size == Some(0) && got.is_ok() {

@@ -399,6 +399,10 @@ impl<S: Subject> Run<S> {
             Op::SetXattr { ino, name, value, mode } => {
                 let got = self.fs()?.setxattr(Ino(*ino), name, value, *mode);
                 let step = self.namespace(got, start, &[*ino], |t| t.setxattr(*ino, name, value, *mode, now))?;
+                let grants = [&b"security."[..], b"system.posix_acl_"].iter().any(|prefix| name.starts_with(prefix));
+                if grants && matches!(step, Step::Done) {
+                    self.model()?.grant(*ino, start);
+                }
                 self.compare_xattr(*ino, name)?;
                 Ok(step)
             }
@@ -568,7 +572,14 @@ impl<S: Subject> Run<S> {
         let rules = Rules { order: self.options.order, binds: Binds::Acknowledged };
         let listed = self.fs()?.checkpoints();
         oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
-        oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;
+        let known = oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;
+        let known: Vec<_> = known.into_iter().map(|(info, log)| (info, log.clone())).collect();
+        let shed = self.fs()?.shed().map_err(|e| format!("what was shed: {e}"))?;
+        for (info, log) in known {
+            let cno = info.cno;
+            let past = walk(self.fs()?, At::Past(cno), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
+            oracle::judge_past(&info, &log, &past, &shed).map_err(|e| format!("after the process died: {e}"))?;
+        }
         let rule = self.fs()?.retention();
         oracle::judge_rule(self.model()?, rules, k, rule.as_deref())?;
         let durable = self.disk.cut_points();
