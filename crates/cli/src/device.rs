@@ -87,6 +87,9 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
                            it with -o ro, which shows everything"
                 .to_owned()
         }
+        Error::Device(DeviceError::Os(libc::ENOSPC)) => {
+            "the file system that the image lies on is full; make room there, or mount it with -o ro".to_owned()
+        }
         e => e.to_string(),
     };
     let says_where = |p: &PathBuf| {
@@ -103,8 +106,9 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
             match foreign {
                 Some(name) => format!("not a nenrin volume; it holds {name}"),
                 None => {
-                    "not a nenrin volume: nothing of one is at the beginning, nor at the end as it is now; nenrin mkfs \
-                         makes one, and what is there now is lost"
+                    "not a nenrin volume: nothing of one is at the beginning, nor at the end as it is now. If it was one, copy it \
+                         before anything else writes to it: without a superblock it cannot be repaired. nenrin mkfs makes a new one, and \
+                         what is there now is lost"
                         .to_owned()
                 }
             },

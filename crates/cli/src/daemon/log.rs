@@ -4,16 +4,23 @@
 //! 1. Logging never fails and never waits for the volume it is about, unless
 //!    the user put the log there.
 
-use crate::{clock, when};
+use crate::{clock, sys, when};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Where lines go.
 pub struct Log {
-    file: Option<File>,
+    /// Absolute: the daemon leaves the directory that it was started in.
+    path: Option<PathBuf>,
+    file: Mutex<Option<File>>,
     terminal: bool,
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 impl Log {
@@ -22,8 +29,26 @@ impl Log {
     /// # Errors
     /// The file cannot be opened.
     pub fn open(path: Option<&Path>, terminal: bool) -> io::Result<Self> {
-        let open = |p: &Path| OpenOptions::new().create(true).append(true).mode(0o600).open(p);
-        Ok(Self { file: path.map(open).transpose()?, terminal })
+        let path = path.map(std::path::absolute).transpose()?;
+        let file = Mutex::new(path.as_deref().map(open).transpose()?);
+        Ok(Self { path, file, terminal })
+    }
+    /// Whether it is that of a daemon, which has no terminal whose end could be meant.
+    pub const fn is_of_background(&self) -> bool {
+        !self.terminal
+    }
+    /// Goes on in a file of that name, which may be a new one since the old one was moved away. Where that cannot be opened it goes on where it is.
+    pub fn reopen(&self) {
+        let Some(path) = &self.path else { return };
+        match open(path) {
+            Ok(file) => {
+                // What a panic prints goes there, too.
+                let _ = sys::redirect(&file, 2);
+                *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+                self.line("the log was opened anew");
+            }
+            Err(e) => self.line(&format!("{}: the log cannot be opened anew: {e}", path.display())),
+        }
     }
     /// Adds a line.
     pub fn line(&self, text: &str) {
@@ -31,9 +56,9 @@ impl Log {
         if self.terminal {
             crate::output::notice(&text);
         }
-        if let Some(file) = &self.file {
+        if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             let line = format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(clock::now()), std::process::id());
-            let _ = (&mut &*file).write_all(line.as_bytes());
+            let _ = file.write_all(line.as_bytes());
         }
     }
 }

@@ -98,7 +98,11 @@ impl Threads {
         };
         let signals = service.clone();
         let waiter = move || loop {
-            signals.send(Event::Signal(sys::wait_for_ending_signal()));
+            match sys::wait_for_ending_signal() {
+                // As those who move logs away ask for it; there is no terminal that could have gone.
+                libc::SIGHUP if signals.log.is_of_background() => signals.log.reopen(),
+                signal => signals.send(Event::Signal(signal)),
+            }
         };
         thread::Builder::new().name("nenrin-signal".into()).spawn(waiter)?;
         Ok(this)

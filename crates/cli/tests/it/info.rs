@@ -94,3 +94,27 @@ fn wrong_calls() {
     nenrin(["info", "--frob"]).fails(2, &["unknown option --frob"]);
     nenrin(["info", "a", "b"]).fails(2, &["unexpected argument \"b\""]);
 }
+
+/// Who moves a log away asks for a new one, and the volume stays.
+#[test]
+fn a_log_that_was_moved_away_is_opened_anew() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (log, mnt) = (place.text("log"), place.sub("mnt"));
+    let mut mount = ended_by_signals(["mount", "--log", "log", &place.image(), &mnt]);
+    assert!(mount.current_dir(place.dir()).status().unwrap().success());
+    let pid = place.info()["pid"].as_i64().unwrap();
+    fs::rename(&log, place.path("log.1")).unwrap();
+    signal(pid, "HUP");
+    wait_until("there is a new log", || fs::read_to_string(&log).is_ok_and(|text| text.contains("opened anew")));
+    fs::write(place.path("mnt/f"), b"still there").unwrap();
+    // The directory of the log is gone: it goes on where it is.
+    fs::rename(&log, place.path("log.2")).unwrap();
+    fs::create_dir(&log).unwrap();
+    signal(pid, "HUP");
+    wait_until("it is told", || fs::read_to_string(place.path("log.2")).unwrap().contains("cannot be opened anew"));
+    assert_eq!(fs::read(place.path("mnt/f")).unwrap(), b"still there");
+    nenrin(["umount", &mnt]).ok();
+}
