@@ -101,6 +101,9 @@ pub struct StateData {
     pub editor_uid: Option<u32>,
     /// Inode.
     pub ino: Option<u64>,
+    /// What checkpoints before this one showed of it was let go for want of room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub let_go_before: Option<u64>,
 }
 
 /// A name that a directory has no more.

@@ -547,7 +547,7 @@ impl Service {
             }
             other => Some(other.map_err(|e| Fail::at(path.display(), e))?),
         };
-        let unknown = plan.is_none().then(|| states::unheard_of(&fs.checkpoints()));
+        let unknown = plan.is_none().then(|| states::unheard_of(fs.checkpoints_cut(), &fs.checkpoints()));
         let plan = plan.unwrap_or_default();
         if plan.names.iter().any(|n| n.is_now) {
             // Whoever removes it now must find it in the past then.

@@ -99,6 +99,12 @@ impl Fs {
         self.lock().state.kept.iter().map(|(cno, c)| info(*cno, c)).collect()
     }
 
+    /// How many checkpoints were cut so far, whatever became of them.
+    #[must_use]
+    pub fn checkpoints_cut(&self) -> u64 {
+        self.lock().state.open_cno.0.saturating_sub(1)
+    }
+
     /// The snapshot of this name.
     #[must_use]
     pub fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
