@@ -13,8 +13,8 @@ use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
-    ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Scrub, ScrubFinding,
-    SegmentInfo, SegmentState, ShedInfo, Standing,
+    ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Rest as CleanerRest, Scrub,
+    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -111,12 +111,14 @@ pub fn clean(clean: &Clean, segment_blocks: u64) -> CleanData {
     }
 }
 
-fn cleaner(fs: &Fs) -> CleanerData {
+fn cleaner(fs: &Fs, is_full: bool) -> CleanerData {
     let s = fs.cleaner_status();
+    // It is about segments, and what is available about what may be stored in them.
+    let rest = if is_full && s.rest == CleanerRest::EnoughRoom { CleanerRest::Full } else { s.rest };
     let state = match s.victims {
         _ if s.ordering => "puts files in order".to_owned(),
         0 if fs.options().read_only => "rests: the volume is read-only".to_owned(),
-        0 => format!("rests: {}", s.rest.words()),
+        0 => format!("rests: {}", rest.words()),
         n => format!("empties {n} segments"),
     };
     CleanerData {
@@ -212,7 +214,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
-        cleaner: cleaner(fs),
+        cleaner: cleaner(fs, usage.available_blocks == 0),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
         snapshots: list.iter().filter(|c| c.name.is_some()).count() as u64,
