@@ -454,7 +454,9 @@ pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
     }
     let (place, said) = (format!("{}: ", to.display()), &e.message);
     let said = said.strip_prefix(&place).unwrap_or(said);
-    Fail { message: format!("{place}{said}; nenrin clean, or deleting snapshots or files, makes some"), ..e }
+    let text = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; \
+                removing files makes room, or deleting snapshots (nenrin snapshot list says how much)";
+    Fail { message: format!("{place}{said}: {text}"), ..e }
 }
 
 /// What a process left that was killed; another may have its number by now.

@@ -41,8 +41,9 @@ pub const COMMAND: Command = Command {
             as clocks here show it, means the newest state not later than the end of that day, minute or second. A DEST off the\n\
             volume that is there already is not replaced, since nothing would bring it back. The copy gets owner, permissions,\n\
             times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id and\n\
-            set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no room on the volume,\n\
-            and takes the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force\n\
+            set-group-id bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the volume\n\
+            it takes room for names and index, and as much as it has of what no snapshot keeps, which counted as available. It takes\n\
+            the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force\n\
             replaces it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and\n\
             what you may not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was\n\
             replaced cannot be removed, as directories of other users; it is told where that is then. With --json left_out tells\n\

@@ -221,10 +221,12 @@ fn what_a_link_leads_to_is_not_made_movable() {
 #[test]
 fn a_full_volume_is_told_with_what_helps() {
     let told = |message: &str, same| with_way_out(Fail::new(message), Path::new("/v/f"), same).message;
-    let way_out = "nenrin clean, or deleting snapshots or files, makes some";
+    // Cleaning lets nothing more be stored.
+    let way_out = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; \
+                   removing files makes room, or deleting snapshots (nenrin snapshot list says how much)";
     for full in ["no space left on the volume", "No space left on device (os error 28)"] {
-        assert_eq!(told(full, true), format!("/v/f: {full}; {way_out}"));
-        assert_eq!(told(&format!("/v/f: {full}"), true), format!("/v/f: {full}; {way_out}"));
+        assert_eq!(told(full, true), format!("/v/f: {full}: {way_out}"));
+        assert_eq!(told(&format!("/v/f: {full}"), true), format!("/v/f: {full}: {way_out}"));
     }
     let elsewhere = "/usb/f: No space left on device (os error 28)";
     assert_eq!(told(elsewhere, false), elsewhere);
