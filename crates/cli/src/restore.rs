@@ -391,7 +391,7 @@ impl<'a> Place<'a> {
                 }
                 has_replaced = true;
             }
-            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to).into()),
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to, self.is_same_volume).into()),
             other => other.at(&place)?,
         }
         let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
@@ -511,9 +511,16 @@ impl Movable {
     }
 }
 
-/// The failure when something is in the way.
-pub fn exists(to: &Path) -> Fail {
-    Fail::at(to.display(), "is there already; --force replaces it, --to DEST restores beside it")
+/// The failure when something is in the way. `is_same_volume`: it lies where it would stay in the past.
+pub fn exists(to: &Path, is_same_volume: bool) -> Fail {
+    let text = match is_same_volume {
+        true => "is there already; --force replaces it, --to DEST restores beside it",
+        false => {
+            "is there already, on a file system that keeps no past of it, and is not replaced; move it away first, or say \
+             another DEST"
+        }
+    };
+    Fail::at(to.display(), text)
 }
 
 /// Bytes read, or copied through memory, before somebody may ask to stop.

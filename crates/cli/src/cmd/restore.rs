@@ -198,10 +198,12 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     })?;
     let led_to = to.is_none().then(|| led_to(path, &mount, &inside)).flatten();
     let dest = led_to.as_deref().or(to).unwrap_or(path);
-    if !force && fs::symlink_metadata(dest).is_ok() {
-        return Err(restore::exists(dest));
-    }
+    let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
+    let volume = device(&mount.point).at(mount.point.display())?;
     let parent = mounts::above(dest);
+    if !force && fs::symlink_metadata(dest).is_ok() {
+        return Err(restore::exists(dest, device(parent).is_ok_and(|d| d == volume)));
+    }
     if !parent.is_dir() {
         let text = match fs::metadata(parent) {
             Ok(_) => "is not a directory; say where else by --to DEST",
@@ -211,8 +213,6 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     }
     // Whoever ends this finds nothing half done.
     sys::block_ending_signals().at("signals")?;
-    let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
-    let volume = device(&mount.point).at(mount.point.display())?;
     let from = then.path();
     let has_owner = matches!(teller, Teller::Owner(_));
     let teller = RefCell::new(teller);

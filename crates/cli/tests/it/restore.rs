@@ -202,6 +202,10 @@ fn what_cannot_be_restored() {
         let out = restore(&[&f, "--at", &cno, "--force", "--to", to]);
         out.fails(1, &[to, "keeps no past of it", "move it away first"]);
     }
+    // Nor is it told that --force would.
+    let out = restore(&[&f, "--at", &cno, "--to", &keep]);
+    assert!(!out.stderr.contains("--force"), "{out:?}");
+    out.fails(1, &[&keep, "is there already", "keeps no past of it", "move it away first"]);
     assert_eq!(fs::read_to_string(&keep).unwrap(), "keep");
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("other/keep"));
     restore(&[&f, "--at", &cno, "--force", "--to", &place.text("other/new")]).ok();
