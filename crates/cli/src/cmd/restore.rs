@@ -24,11 +24,12 @@ use std::path::{Component, Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "restore",
-    usage: &["restore [--json] PATH --at WHEN [--to DEST] [--force]", "restore [--json] --list-deleted DIR"],
+    usage: &["restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force]", "restore [--json] --list-deleted DIR"],
     about: "Brings back a file or a directory as it was",
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
-        ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
+        ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH; where DEST is a directory, into it"),
+        ("--as DEST", "restore as DEST also where that is a directory: with --force it is replaced"),
         (
             "--force",
             "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
@@ -37,7 +38,8 @@ pub const COMMAND: Command = Command {
         ("--json", "as JSON"),
     ],
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows what\n\
-            there was. Of a range like 3..7 any number will do for a file; of a directory they differ in what is below it. A time,\n\
+            there was. As cp does, --to DEST restores into a directory that is there, under the name that PATH has: --force replaces what\n\
+            has that name in it, and nothing else. Of a range like 3..7 any number will do for a file; of a directory they differ in what is below it. A time,\n\
             as clocks here show it, means the newest state not later than the end of that day, minute or second. A DEST off the\n\
             volume that is there already is not replaced, since nothing would bring it back. The copy gets owner, permissions,\n\
             times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id and\n\
@@ -62,7 +64,7 @@ pub const COMMAND: Command = Command {
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (mut json, mut force, mut list) = (false, false, false);
-    let (mut at, mut to) = (None, None);
+    let (mut at, mut to, mut exact) = (None, None, None);
     let given = arguments(&COMMAND, parser, 1, |flag, parser| {
         match flag.shown().as_str() {
             "--json" => json = true,
@@ -70,6 +72,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             "--list-deleted" => list = true,
             "--at" => at = Some(text_value(parser)?),
             "--to" => to = Some(PathBuf::from(parser.value()?)),
+            "--as" => exact = Some(PathBuf::from(parser.value()?)),
             _ => return Ok(false),
         }
         Ok(true)
@@ -77,15 +80,65 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let path = given.first().map(Path::new);
     match (list, path, at) {
         (true, Some(_), Some(_)) => Err(COMMAND.misuse("--list-deleted takes no --at")),
-        (true, Some(_), None) if to.is_some() || force => {
-            Err(COMMAND.misuse("--list-deleted restores nothing, so --to and --force mean nothing"))
+        (true, Some(_), None) if to.is_some() || exact.is_some() || force => {
+            Err(COMMAND.misuse("--list-deleted restores nothing, so --to, --as and --force mean nothing"))
         }
+        (false, ..) if to.is_some() && exact.is_some() => Err(COMMAND.misuse("--to and --as exclude each other")),
         (true, Some(dir), None) => list_deleted(dir, json),
         (true, None, _) => Err(COMMAND.misuse("a directory is needed")),
-        (false, Some(path), Some(at)) => bring_back(path, &at, to.as_deref(), force, json),
+        (false, Some(path), Some(at)) => {
+            let to = exact.map(To::As).or(to.map(To::To)).unwrap_or(To::Itself);
+            bring_back(path, &at, &to, force, json)
+        }
         (false, Some(_), None) => Err(COMMAND.misuse("--at says which state")),
         (false, None, _) => Err(COMMAND.misuse("a path is needed")),
     }
+}
+
+/// Where a user wants it.
+enum To {
+    /// Where it was.
+    Itself,
+    /// There, or in that directory.
+    To(PathBuf),
+    /// Exactly there.
+    As(PathBuf),
+}
+
+impl To {
+    /// Where it comes to lie: `inside` of the volume, which is `path` here.
+    fn place(&self, path: &Path, mount: &Mount, inside: &Path) -> Result<PathBuf, Fail> {
+        let own = || {
+            let above = mount.root.components().filter(|c| matches!(c, Component::Normal(_))).count();
+            mount.point.join(inside.components().skip(above).collect::<PathBuf>())
+        };
+        Ok(match self {
+            Self::As(dest) => dest.clone(),
+            Self::To(dest) if !dest.is_dir() || fs::canonicalize(dest).is_ok_and(|real| real == own()) => dest.clone(),
+            Self::To(dest) => dest.join(inside.file_name().ok_or_else(|| {
+                let text = "is there already, and all of a volume has no name that it could have in it; say a DEST that is not";
+                Fail::at(dest.display(), text)
+            })?),
+            // Of "." and ".." that is the place, and of a link what it leads to where that is meant.
+            Self::Itself if path.file_name().is_none() || is_followed(path) => own(),
+            Self::Itself => path.to_owned(),
+        })
+    }
+}
+
+/// Whether a path ends in a slash, or in "/.", and is a link without that: what was found there is meant, and not the link.
+fn is_followed(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    let follows = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
+    let plain: PathBuf = path.components().collect();
+    follows && fs::symlink_metadata(plain).is_ok_and(|m| m.is_symlink())
+}
+
+/// Whether who asks is in a directory, or below it.
+fn is_around_us(dest: &Path) -> bool {
+    let is_directory = fs::symlink_metadata(dest).is_ok_and(|m| m.is_dir());
+    let here = std::env::current_dir().and_then(|here| Ok(here.starts_with(fs::canonicalize(dest)?)));
+    is_directory && here.unwrap_or(false)
 }
 
 fn plural(n: u64, one: &str, many: &str) -> String {
@@ -153,16 +206,6 @@ fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fai
     Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
 }
 
-/// Where a path leads that ends in a slash, or in "/.", and is a link without that: what was found there is meant, and not the link.
-fn led_to(path: &Path, mount: &Mount, inside: &Path) -> Option<PathBuf> {
-    let bytes = path.as_os_str().as_bytes();
-    let follows = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
-    let plain: PathBuf = path.components().collect();
-    let is_link = follows && fs::symlink_metadata(plain).is_ok_and(|m| m.is_symlink());
-    let above = mount.root.components().filter(|c| matches!(c, Component::Normal(_))).count();
-    is_link.then(|| mount.point.join(inside.components().skip(above).collect::<PathBuf>()))
-}
-
 /// What a directory had that was replaced, and the state has not.
 fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -> String {
     let names = first.iter().map(|p| printable(&p.to_string_lossy())).collect::<Vec<_>>().join(", ");
@@ -175,29 +218,30 @@ fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -
     format!("{what} {named} is not there any more: {names}{more}{kept}")
 }
 
-fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
+fn bring_back(path: &Path, at: &str, to: &To, force: bool, json: bool) -> Outcome {
     let (mut teller, mount, inside) = told_by(path)?;
     let state = teller.find(at)?;
     let root = Shelf::of(&mount)?.root(state.cno);
-    if inside.as_os_str().is_empty() && to.is_none() {
+    if inside.as_os_str().is_empty() && matches!(to, To::Itself) {
         return Err(Fail::at(
             path.display(),
             "is all of the volume; --to DEST restores it beside, or name what is missing",
         ));
     }
+    let dest = &*to.place(path, &mount, &inside)?;
     let then = Then::new(root, inside.clone());
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     is_there(path, &then, &state, &named).map_err(|e| match named_then(&mut teller, &inside, state.cno) {
         Some(was) => {
             let (was, cno) = (mount.point.join(printable(&was)), state.cno);
-            let to = to.unwrap_or(path).display();
-            let text = format!("had another name in {named}: nenrin restore {} --at {cno} --to {to}", was.display());
+            let to = if dest.is_dir() { "--as" } else { "--to" };
+            let (was, dest) = (was.display(), dest.display());
+            let text = format!("had another name in {named}: nenrin restore {was} --at {cno} {to} {dest}");
             Fail { message: format!("{}: {text}", path.display()), ..e }
         }
         None => e,
     })?;
-    let led_to = to.is_none().then(|| led_to(path, &mount, &inside)).flatten();
-    let dest = led_to.as_deref().or(to).unwrap_or(path);
+    let is_around_us = force && is_around_us(dest);
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
     let volume = device(&mount.point).at(mount.point.display())?;
     let parent = mounts::above(dest);
@@ -248,6 +292,9 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         Ok(below) if below.as_os_str().is_empty() => path.to_string_lossy().into_owned(),
         below => path.join(below.unwrap_or(p)).to_string_lossy().into_owned(),
     };
+    if is_around_us {
+        output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
+    }
     // What is there is not all that was, or more than that.
     let code = if left_out.is_empty() && rest.is_none() { 0 } else { FAILURE };
     for LeftOut { path, lack } in &left_out {

@@ -129,7 +129,9 @@ fn a_removed_tree() {
     fs::write(dir.join("new"), "").unwrap();
     restore(&[dir.to_str().unwrap(), "--at", &cno, "--force"]).ok();
     assert!(!dir.join("new").exists() && dir.join("a/one").exists());
-    restore(&[dir.join("a/one").to_str().unwrap(), "--at", &cno, "--force", "--to", dir.to_str().unwrap()]).ok();
+    let (one, dir_text) = (dir.join("a/one").to_str().unwrap().to_owned(), dir.to_str().unwrap());
+    restore(&[&one, "--at", &cno, "--as", dir_text]).fails(1, &["is there already", "--force"]);
+    restore(&[&one, "--at", &cno, "--force", "--as", dir_text]).ok();
     assert_eq!(fs::read_to_string(&dir).unwrap(), "one");
     place.umount().ok();
     nenrin(["check", "--data", &place.image()]).ok();
@@ -192,7 +194,7 @@ fn what_cannot_be_restored() {
         run("umount", &[mnt.join("tree/inner").to_str().unwrap()]).ok();
         out.fails(1, &["tree/inner", "something is mounted there"]);
     }
-    let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force", "--to", &other]);
+    let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force", "--as", &other]);
     out.fails(1, &["other", "keeps no past of it", "move it away first"]);
     assert_eq!(fs::read_to_string(place.path("other/keep")).unwrap(), "keep");
     // So it is with files and links there: nothing would bring them back.
@@ -505,6 +507,64 @@ fn links_of_the_past_lead_nowhere() {
     nenrin(["snapshot", "create", &mnt, "now"]).ok();
     restore(&[&file, "--at", &first, "--force"]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+}
+
+/// As cp: what is told to go to a directory goes into it, and nothing else there is touched.
+#[test]
+fn a_directory_is_restored_into() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.path("mnt");
+    for d in ["d", "to"] {
+        fs::create_dir(mnt.join(d)).unwrap();
+        fs::write(mnt.join(d).join("f"), d).unwrap();
+    }
+    let cno = cut(&place);
+    let (d, to) = (place.text("mnt/d"), place.text("mnt/to"));
+    let told = restore(&[&d, "--at", &cno, "--to", &to]).ok();
+    assert!(told.starts_with(&format!("{to}/d restored from")), "{told}");
+    restore(&[&d, "--at", &cno, "--to", &to]).fails(1, &["to/d: is there already", "--force"]);
+    fs::write(mnt.join("to/d/f"), "changed").unwrap();
+    restore(&[&d, "--at", &cno, "--to", &to, "--force"]).ok();
+    restore(&[&format!("{d}/f"), "--at", &cno, "--to", &to, "--force"]).ok();
+    let read = |name: &str| fs::read_to_string(mnt.join(name)).unwrap();
+    assert_eq!((read("to/d/f"), read("to/f")), ("d".to_owned(), "d".to_owned()));
+    // To where it was is where it was.
+    restore(&[&to, "--at", &cno, "--to", &to, "--force"]).ok();
+    assert_eq!((read("to/f"), mnt.join("to/to").exists(), mnt.join("to/d").exists()), ("to".to_owned(), false, false));
+    restore(&[&d, "--at", &cno, "--as", &to, "--force"]).ok();
+    assert_eq!((read("to/f"), mnt.join("to/d").exists()), ("d".to_owned(), false));
+    restore(&[&d, "--at", &cno, "--as", &to, "--to", &to]).fails(2, &["exclude each other"]);
+    restore(&[&place.text("mnt"), "--at", &cno, "--to", &to]).fails(1, &["to: is there already", "has no name"]);
+}
+
+/// The directory that one is in is restored like any other, and what to do then is said.
+#[test]
+fn the_directory_that_one_is_in() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::create_dir_all(place.path("mnt/d/e")).unwrap();
+    fs::write(place.path("mnt/d/f"), "then").unwrap();
+    let cno = cut(&place);
+    let again = |at: &str, from: &str| {
+        fs::write(place.path("mnt/d/f"), "now").unwrap();
+        let script = format!("$NENRIN restore {from} --at {cno} --force; cd \"$PWD\"; cat {at}");
+        let out = shell(&script, &place.path("mnt/d").join(if at == "f" { "" } else { "e" }));
+        assert!(out.stderr.contains("the directory that you are in was replaced"), "{out:?}");
+        assert!(out.ok().ends_with("then"));
+    };
+    again("f", ".");
+    again("../f", "..");
+    again("f", "$PWD");
+    shell(&format!("$NENRIN restore . --at {cno}"), &place.path("mnt/d")).fails(1, &["mnt/d: is there already"]);
+    shell(&format!("$NENRIN restore . --at {cno} --force"), &place.path("mnt")).fails(1, &["all of the volume"]);
+    shell(&format!("$NENRIN restore e --at {cno} --to . --force"), &place.path("mnt/d")).ok();
 }
 
 #[test]
