@@ -24,7 +24,7 @@ use std::path::{Component, Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "restore",
-    usage: &["restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force]", "restore [--json] --list-deleted DIR"],
+    usage: &["restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force|--salvage]", "restore [--json] --list-deleted DIR"],
     about: "Brings back a file or a directory as it was",
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
@@ -34,6 +34,7 @@ pub const COMMAND: Command = Command {
             "--force",
             "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
         ),
+        ("--salvage", "of damaged files, too, what can be read: zeros stand for the rest, which is listed; replaces nothing"),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
@@ -50,7 +51,8 @@ pub const COMMAND: Command = Command {
             what you may not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was\n\
             replaced cannot be removed, as directories of other users; it is told where that is then. With --json left_out tells\n\
             path and why (unknown, damaged, forbidden; attributes: these alone). All content is read before it is shared; where\n\
-            some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what he may read,\n\
+            some of it is damaged --force replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is\n\
+            left of it: it says which bytes are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume nor is root restores what he may read,\n\
             without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
@@ -63,12 +65,13 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut json, mut force, mut list) = (false, false, false);
+    let (mut json, mut how, mut list) = (false, How { force: false, salvage: false }, false);
     let (mut at, mut to, mut exact) = (None, None, None);
     let given = arguments(&COMMAND, parser, 1, |flag, parser| {
         match flag.shown().as_str() {
             "--json" => json = true,
-            "--force" => force = true,
+            "--force" => how.force = true,
+            "--salvage" => how.salvage = true,
             "--list-deleted" => list = true,
             "--at" => at = Some(text_value(parser)?),
             "--to" => to = Some(PathBuf::from(parser.value()?)),
@@ -80,19 +83,31 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let path = given.first().map(Path::new);
     match (list, path, at) {
         (true, Some(_), Some(_)) => Err(COMMAND.misuse("--list-deleted takes no --at")),
-        (true, Some(_), None) if to.is_some() || exact.is_some() || force => {
-            Err(COMMAND.misuse("--list-deleted restores nothing, so --to, --as and --force mean nothing"))
+        (true, Some(_), None) if to.is_some() || exact.is_some() || how.force || how.salvage => {
+            Err(COMMAND.misuse("--list-deleted restores nothing, so --to, --as, --force and --salvage mean nothing"))
+        }
+        (false, ..) if how.force && how.salvage => {
+            Err(COMMAND.misuse("--salvage goes without --force: what is not whole replaces nothing"))
         }
         (false, ..) if to.is_some() && exact.is_some() => Err(COMMAND.misuse("--to and --as exclude each other")),
         (true, Some(dir), None) => list_deleted(dir, json),
         (true, None, _) => Err(COMMAND.misuse("a directory is needed")),
         (false, Some(path), Some(at)) => {
             let to = exact.map(To::As).or(to.map(To::To)).unwrap_or(To::Itself);
-            bring_back(path, &at, &to, force, json)
+            bring_back(path, &at, &to, how, json)
         }
         (false, Some(_), None) => Err(COMMAND.misuse("--at says which state")),
         (false, None, _) => Err(COMMAND.misuse("a path is needed")),
     }
+}
+
+/// What a user wants to be done.
+#[derive(Clone, Copy)]
+struct How {
+    /// What is there is replaced.
+    force: bool,
+    /// What is left of damaged files is wanted.
+    salvage: bool,
 }
 
 /// Where a user wants it.
@@ -206,6 +221,21 @@ fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fai
     Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
 }
 
+/// Ranges that are told of each file.
+const BAD_SHOWN: usize = 100;
+
+/// Which bytes of a copy are zeros since they could not be read.
+fn bad_bytes(bad: &[(u64, u64)], named: &str) -> String {
+    let bytes: u64 = bad.iter().map(|(from, to)| to - from).sum();
+    let ranges: Vec<String> = bad.iter().take(BAD_SHOWN).map(|(from, to)| format!("{from} to {}", to - 1)).collect();
+    let more = match bad.len().saturating_sub(BAD_SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more ranges (--json lists all)"),
+    };
+    let ranges = ranges.join(", ");
+    format!("is damaged in {named}, and {bytes} bytes of the copy are zeros that could not be read: bytes {ranges}{more}")
+}
+
 /// What a directory had that was replaced, and the state has not.
 fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -> String {
     let names = first.iter().map(|p| printable(&p.to_string_lossy())).collect::<Vec<_>>().join(", ");
@@ -218,7 +248,7 @@ fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -
     format!("{what} {named} is not there any more: {names}{more}{kept}")
 }
 
-fn bring_back(path: &Path, at: &str, to: &To, force: bool, json: bool) -> Outcome {
+fn bring_back(path: &Path, at: &str, to: &To, How { force, salvage }: How, json: bool) -> Outcome {
     let (mut teller, mount, inside) = told_by(path)?;
     let state = teller.find(at)?;
     let root = Shelf::of(&mount)?.root(state.cno);
@@ -282,8 +312,9 @@ fn bring_back(path: &Path, at: &str, to: &To, force: bool, json: bool) -> Outcom
         },
         shown: &|| shown_by_states(&mut teller.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
+        salvage,
     };
-    let Restored { copied, left_out, rest, beyond, beyond_count, keeper } =
+    let Restored { copied, left_out, salvaged, rest, beyond, beyond_count, keeper } =
         restore::copy(&from, dest, force, &mut calls)
             .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
             .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
@@ -296,11 +327,15 @@ fn bring_back(path: &Path, at: &str, to: &To, force: bool, json: bool) -> Outcom
         output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
     }
     // What is there is not all that was, or more than that.
-    let code = if left_out.is_empty() && rest.is_none() { 0 } else { FAILURE };
+    let code = if left_out.is_empty() && salvaged.is_empty() && rest.is_none() { 0 } else { FAILURE };
     for LeftOut { path, lack } in &left_out {
         let what = if *lack == Lack::Attributes { "these were" } else { "was" };
         output::notice(format!("{} {} in {named}, and {what} left out", printable(&shown(path)), lack.words()));
     }
+    for file in &salvaged {
+        output::notice(format!("{} {}", printable(&shown(&file.path)), bad_bytes(&file.bad, &named)));
+    }
+    let salvaged: Vec<_> = salvaged.iter().map(|s| json!({ "path": shown(&s.path), "bad": s.bad })).collect();
     let left_out: Vec<_> = left_out.iter().map(|l| json!({ "path": shown(&l.path), "why": l.lack.word() })).collect();
     if let Some(rest) = &rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
@@ -332,6 +367,7 @@ fn bring_back(path: &Path, at: &str, to: &To, force: bool, json: bool) -> Outcom
             "permissions_lost": copied.permissions_lost,
             "permissions_back": copied.permissions_back,
             "left_out": left_out,
+            "salvaged": salvaged,
             "replaced_kept_in": kept_in,
             "went": beyond.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
             "went_count": beyond_count,

@@ -15,6 +15,7 @@ fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>)
         fits,
         shown: &|| None,
         stop: &|| false,
+        salvage: false,
     };
     copy(from, to, replace, &mut calls)
 }
@@ -162,6 +163,7 @@ fn what_stays_behind_is_told() {
             fits: &mut |_| Ok(()),
             shown: &|| None,
             stop: &|| false,
+            salvage: false,
         };
         let rest = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap().rest.unwrap();
         assert_eq!((&rest.path, rest.has_replaced), (&hidden, has_replaced));
@@ -193,6 +195,7 @@ fn a_name_that_is_not_durable_is_told() {
             fits: &mut |_| Ok(()),
             shown: &|| None,
             stop: &|| false,
+            salvage: false,
         };
         let told = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap_err().message;
         assert_eq!(told.contains("what was there before is in"), has_replaced, "{told}");
@@ -216,6 +219,15 @@ fn what_a_link_leads_to_is_not_made_movable() {
     movable.restore().unwrap();
     assert_eq!(mode(), 0o500);
     fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn bad_ranges_that_follow_each_other_are_one() {
+    let mut bad = Vec::new();
+    for (from, to) in [(0, 0), (4096, 8192), (8192, 8192), (8192, 12288), (20480, 24576)] {
+        note_bad(&mut bad, from, to);
+    }
+    assert_eq!(bad, [(4096, 12288), (20480, 24576)]);
 }
 
 #[test]

@@ -749,6 +749,65 @@ fn what_is_damaged_is_not_shared() {
     assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2, "nothing is left behind");
 }
 
+/// Who asks for it gets of a damaged file what can be read, and is told which bytes are zeros.
+#[test]
+fn what_is_left_of_a_damaged_file_is_had_when_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let tree = place.text("mnt/d");
+    let path = format!("{tree}/bad");
+    fs::create_dir(&tree).unwrap();
+    let block = |n: usize| vec![n as u8 + 1; 4096];
+    let whole: Vec<u8> = (0..40).flat_map(block).chain([9; 5]).collect();
+    fs::write(&path, &whole).unwrap();
+    fs::write(format!("{tree}/good"), "good").unwrap();
+    let cno = cut(&place);
+    fs::write(&path, "now").unwrap();
+    place.umount().ok();
+    for n in [3, 4, 20] {
+        spoil(&place, n + 1);
+    }
+    place.mount("checkpoint=0").ok();
+    let out = restore(&["--json", &path, "--at", &cno, "--to", &place.text("mnt/json"), "--salvage"]);
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!((&told["salvaged"][0]["path"], &told["left_out"]), (&path.as_str().into(), &serde_json::json!([])));
+    // A checksum may be one of some blocks, of which nobody knows then which is wrong.
+    let range = |r: &serde_json::Value| [0, 1].map(|i| r[i].as_u64().unwrap() as usize);
+    let bad: Vec<[usize; 2]> = told["salvaged"][0]["bad"].as_array().unwrap().iter().map(range).collect();
+    for n in [3, 4, 20] {
+        assert!(bad.iter().any(|[from, to]| (*from..*to).contains(&(n * 4096 + 6))), "{bad:?}");
+    }
+    let lost: usize = bad.iter().map(|[from, to]| to - from).sum();
+    assert!(lost <= 24 * 4096, "{bad:?}");
+    let mut left = whole.clone();
+    bad.iter().for_each(|[from, to]| left[*from..*to].fill(0));
+    let said = format!("{path} is damaged in checkpoint {cno}");
+    let ranges: Vec<String> = bad.iter().map(|[from, to]| format!("{from} to {}", to - 1)).collect();
+    let ranges = format!("{lost} bytes of the copy are zeros that could not be read: bytes {}", ranges.join(", "));
+    // On the volume, and off it; by itself, and in a tree.
+    for (from, to, read) in [
+        (&path, place.text("mnt/left"), ""),
+        (&path, place.text("left"), ""),
+        (&tree, place.text("mnt/d2"), "bad"),
+        (&tree, place.text("d2"), "bad"),
+    ] {
+        restore(&[from, "--at", &cno, "--to", &to, "--salvage", "--force"]).fails(2, &["goes without --force"]);
+        let out = restore(&[from, "--at", &cno, "--to", &to, "--salvage"]);
+        assert!(out.code == 1 && out.stderr.contains(&said) && out.stderr.contains(&ranges), "{out:?}");
+        assert!(fs::read(Path::new(&to).join(read).components().collect::<std::path::PathBuf>()).unwrap() == left, "{to}");
+    }
+    assert_eq!(fs::read_to_string(place.path("d2/good")).unwrap(), "good");
+    // What is shared by that is whole.
+    place.umount().ok();
+    place.mount("").ok();
+    assert!(fs::read(place.path("mnt/left")).unwrap() == left);
+    restore(&[&path, "--at", &cno, "--salvage"]).fails(1, &["is there already"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "now");
+}
+
 /// A file of which most is a hole comes back in no time, and holes stay holes.
 #[test]
 fn holes_are_not_read() {
