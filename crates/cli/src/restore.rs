@@ -316,6 +316,11 @@ pub fn is_hidden(name: &[u8]) -> bool {
     name.strip_prefix(HIDDEN.as_bytes()).is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
 }
 
+/// Whether a path leads into one of these.
+pub fn has_hidden(path: &[u8]) -> bool {
+    path.split(|b| *b == b'/').any(is_hidden)
+}
+
 /// A private directory beside the destination, in which the copy is made.
 struct Place<'a> {
     to: &'a Path,
@@ -641,6 +646,10 @@ impl Work<'_> {
         self.depth += 1;
         for entry in entries {
             let name = entry.file_name();
+            // A state that was cut while something was restored has that, half made.
+            if is_hidden(name.as_encoded_bytes()) {
+                continue;
+            }
             self.copy(&from.join(&name), &to.join(&name))?;
         }
         self.depth -= 1;

@@ -5,6 +5,7 @@ use crate::diff::TOLD_EVERY;
 use crate::error::Fail;
 use crate::fuller::Fuller;
 use crate::output::{printable, table};
+use crate::restore::{has_hidden, is_hidden};
 use crate::size::show_bytes;
 use crate::{report, when};
 use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState, ShedInfo};
@@ -48,11 +49,24 @@ pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
         Ok(states) => {
             let mut list: Vec<StateData> = states.iter().map(|s| state(s, &checkpoints, until(s))).collect();
             note_shed(&mut list, &fs.shed().unwrap_or_default());
-            Ok(list)
+            Ok(without_hidden(list, path))
         }
         Err(Error::NotFound) => Err(never(fs, path, &checkpoints)),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
+}
+
+/// Without what a restore made on its way to its place, unless that is asked about.
+fn without_hidden(mut list: Vec<StateData>, asked: &Path) -> Vec<StateData> {
+    if has_hidden(asked.as_os_str().as_bytes()) {
+        return list;
+    }
+    list.retain(|s| !has_hidden(s.path.as_bytes()));
+    for s in list.iter_mut().filter(|s| s.from.as_ref().is_some_and(|from| has_hidden(from.as_bytes()))) {
+        (s.from, s.from_bytes) = (None, None);
+        s.change = if s.change == "moved" { "removed" } else { "made" }.into();
+    }
+    list
 }
 
 /// Notes at the oldest state that is left of an inode that earlier ones were let go.
@@ -90,16 +104,16 @@ pub fn gone(
             size: g.attr.size,
             is_landmark: g.is_landmark,
             fuller_cno: is_removed_dir.then(|| fuller.of(g.attr.ino, g.last)).flatten().map(|c| c.0),
-            now: g.now.as_deref().map(text),
+            now: g.now.as_deref().filter(|now| !has_hidden(now)).map(text),
             then: g.then.as_deref().map(text),
             name_bytes: no_text(&g.name),
             then_bytes: g.then.as_deref().and_then(no_text),
-            now_bytes: g.now.as_deref().and_then(no_text),
+            now_bytes: g.now.as_deref().filter(|now| !has_hidden(now)).and_then(no_text),
         }
     };
     let (mut ready, mut sent, mut told_at) = (Vec::new(), Ok(()), Instant::now());
     let told = fs.gone_in_parts(&parts(path), &mut |some| {
-        ready.extend(some.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(&mut data));
+        ready.extend(some.iter().filter(|g| !is_hidden(&g.name)).map(&mut data));
         if ready.len() >= PART_ENTRIES || told_at.elapsed() >= TOLD_EVERY {
             (sent, told_at) = (each(std::mem::take(&mut ready)), Instant::now());
         }

@@ -209,7 +209,7 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
 fn named_then(teller: &mut Teller, inside: &Path, cno: u64) -> Option<String> {
     let Teller::Owner(owner) = teller else { return None };
     let then: Option<Vec<u8>> = owner.call(&Request::PathThen { path: inside.to_owned(), cno }).ok()?;
-    String::from_utf8(then?).ok()
+    String::from_utf8(then?).ok().filter(|then| !restore::has_hidden(then.as_bytes()))
 }
 
 /// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.

@@ -662,6 +662,41 @@ fn what_a_broken_restore_left_is_named() {
     restore(&[&place.text("mnt/f"), "--at", &cno, "--to", &place.text("mnt/g")]).ok();
 }
 
+/// A state may be cut while a restore is at work: what is made on its way has no part in what is told and brought back.
+#[test]
+fn what_a_restore_makes_on_its_way_is_seen_by_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, dir) = (place.path("mnt/d"), place.text("mnt/d"));
+    fs::create_dir(&mnt).unwrap();
+    fs::write(mnt.join("other"), "").unwrap();
+    let first = cut(&place);
+    // As a restore does it, with checkpoints between its steps.
+    fs::create_dir(mnt.join(".restoring-7")).unwrap();
+    fs::write(mnt.join(".restoring-7/copy"), "f").unwrap();
+    let second = cut(&place);
+    fs::rename(mnt.join(".restoring-7/copy"), mnt.join("f")).unwrap();
+    cut(&place);
+    fs::remove_dir(mnt.join(".restoring-7")).unwrap();
+    let last = cut(&place);
+    let file = place.text("mnt/d/f");
+    let told = nenrin(["history", &file]).ok();
+    assert!(!told.contains(".restoring") && told.contains(" made\n") && told.lines().count() == 2, "{told}");
+    for (from, to) in [(&first, &second), (&second, &last), (&first, &last)] {
+        let told = nenrin(["diff", &dir, from, to]).ok();
+        assert!(!told.contains(".restoring"), "{told}");
+        assert_eq!(told.contains("+ f\n"), *to == last, "{told}");
+    }
+    assert!(!restore(&["--list-deleted", &dir]).ok().contains(".restoring"));
+    restore(&[&dir, "--at", &second, "--to", &place.text("mnt/then")]).ok();
+    let names: Vec<_> = fs::read_dir(place.path("mnt/then")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["other"]);
+    restore(&[&file, "--at", &second, "--force"]).fails(1, &["d/f: was not there in checkpoint"]);
+}
+
 /// P4: what is damaged of a tree is named where it was, and all else comes back.
 #[test]
 fn what_is_damaged_is_left_out() {
