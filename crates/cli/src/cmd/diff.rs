@@ -25,8 +25,10 @@ pub const COMMAND: Command = Command {
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
     notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it (the\n\
             newest state not later than the end of that day, minute or second), or \"10 minutes ago\"; without TO, what there is now.\n\
-            Letters: + came, - went, M was modified (content or attributes, or another file was renamed to its name; of a directory:\n\
-            its entries), R was renamed; ? where one of the states does not know what it was (see nenrin retention --help).\n\
+            What was removed and came back as it was, as by nenrin restore, is not told. Letters: + came, - went, M was modified\n\
+            (content or attributes, or another file was renamed to its name; of a directory: its entries; with \"(attributes)\"\n\
+            behind it: another file, with the same content), R was renamed; ? where one of the states does not know what it was\n\
+            (see nenrin retention --help).\n\
             --content writes names as patch(1) reads them: those with control characters, quotes or backslashes, and those that are\n\
             no text, in quotes; --json has the bytes of the latter as path_bytes and from_bytes.",
     examples: &[
@@ -122,7 +124,10 @@ fn show(d: &DiffData) {
     let slash = if d.kind == "directory" { "/" } else { "" };
     match d.from.as_deref().filter(|_| d.change == "R") {
         Some(from) => output::line(format!("R {}{slash} -> {}{slash}", printable(from), printable(&d.path))),
-        None => output::line(format!("{} {}{slash}", d.change, printable(&d.path))),
+        None => {
+            let only = if d.attributes_only { " (attributes)" } else { "" };
+            output::line(format!("{} {}{slash}{only}", d.change, printable(&d.path)));
+        }
     }
 }
 
@@ -259,6 +264,7 @@ mod tests {
         let of = |change: &str, path: &str, from: Option<&str>| DiffData {
             change: change.into(),
             replaced: false,
+            attributes_only: false,
             path: path.into(),
             from: from.map(str::to_owned),
             path_bytes: None,

@@ -10,6 +10,9 @@ pub struct DiffData {
     /// Of `M`: another file has the name, as of programs that save by renaming a new one over it.
     #[serde(default)]
     pub replaced: bool,
+    /// Of a replaced one: its content is the same, and only its time, owner or permissions are others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attributes_only: bool,
     /// Its path, from the directory that was asked about.
     pub path: String,
     /// The path it had before, if that is another: it, or a directory above it, was renamed.
