@@ -12,6 +12,7 @@ mod daemon;
 mod describe;
 mod device;
 mod diff;
+mod ending;
 mod error;
 mod fuller;
 mod less;

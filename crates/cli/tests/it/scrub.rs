@@ -30,6 +30,31 @@ fn a_sound_volume_has_nothing_to_mend() {
     assert!(text.contains("1M of content"), "{text}");
 }
 
+/// Who ends it is told how far it came: of a volume in use, and of one that is not.
+#[test]
+fn one_that_is_interrupted_says_how_far_it_came() {
+    let Some(place) = mounted() else { return };
+    fs::write(place.path("mnt/more"), vec![0xa8; 12 << 20]).unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    for (target, name) in [(place.text("mnt"), "INT"), (place.image(), "TERM")] {
+        if target == place.image() {
+            place.umount().ok();
+        }
+        let args = ["scrub", "--rate", "1M", &target];
+        let mut child = ended_by_signals(args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        assert!(child.try_wait().unwrap().is_none(), "it has ended by itself");
+        signal(child.id(), name);
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(130), "{said}");
+        let told = said.starts_with("nenrin: interrupted: about ") && said.contains(" % were verified, and nothing");
+        assert!(told && said.contains("begins anew") && said.lines().count() == 1, "{said}");
+    }
+    place.mount("").ok();
+    nenrin(["scrub", "--rate", "0", &place.text("mnt")]).ok();
+}
+
 #[test]
 fn a_damaged_slot_is_mended_by_the_next_mount() {
     let Some(place) = mounted() else { return };
