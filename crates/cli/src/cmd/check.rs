@@ -5,7 +5,7 @@ use crate::error::{Fail, Outcome, USAGE};
 use crate::output::{self, Progress, printable};
 use crate::repair::{self, How};
 use crate::{device, members};
-use nenrin_core::check::{Finding, Severity, Step};
+use nenrin_core::check::{Finding, Severity, Step, What};
 use nenrin_core::{CheckOptions, CheckReport, check};
 use nenrin_device::OpenMode;
 use serde_json::{Value, json};
@@ -156,6 +156,28 @@ fn show(path: &Path, report: &CheckReport, data: bool) {
         c.checkpoints,
         c.nodes
     ));
+    if let Some(next) = next(report) {
+        output::line(format!("{}: what to do: {next}", path.display()));
+    }
+}
+
+/// What to do about what was found, if anything.
+fn next(report: &CheckReport) -> Option<&'static str> {
+    let errors: Vec<What> =
+        report.findings.iter().map(|f| f.what).filter(|w| w.severity() == Severity::Error).collect();
+    // Of these something else is right, which a volume in use finds by itself.
+    let has_copy = |w: &What| {
+        use What::{ContentCopyDamaged, NodeCopyDamaged, ParityWrong, RootCopyDamaged, SlotDamaged, SlotStale};
+        [SlotDamaged, SlotStale, RootCopyDamaged, NodeCopyDamaged, ContentCopyDamaged, ParityWrong].contains(w)
+    };
+    match errors.as_slice() {
+        [] => None,
+        all if all.iter().all(|w| *w == What::DeviceAbsent || has_copy(w)) && all.contains(&What::DeviceAbsent) => {
+            Some("mount it with all of its devices; one that is lost, nenrin device replace puts another in place of")
+        }
+        all if all.iter().all(has_copy) => Some("mount it and run nenrin scrub: it writes anew what is right elsewhere"),
+        _ => Some("nenrin check --repair -n plans a repair and lists what would be lost; copy the devices first if you can"),
+    }
 }
 
 fn as_value(report: &CheckReport) -> Value {
@@ -176,6 +198,7 @@ fn as_value(report: &CheckReport) -> Value {
         "clean": report.clean(),
         "errors": report.errors,
         "notes": report.notes,
+        "what_to_do": next(report),
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
         "counts": {
             "inodes": c.inodes,

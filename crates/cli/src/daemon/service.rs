@@ -32,6 +32,8 @@ const FORGET_WAIT: Duration = Duration::from_secs(3);
 
 /// That checkpoints rest is logged no more often than this.
 const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
+/// And what devices did wrong, after the first time.
+const MENDED_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
@@ -99,6 +101,8 @@ pub(super) struct State {
     mistakes: BTreeMap<String, String>,
     /// What had been done when it was last looked at.
     counters: Counters,
+    /// What of this was logged of blocks that devices gave wrong or not at all, and when that was.
+    mended: (report::Mended, Option<Instant>),
     /// When it was last logged that checkpoints rest.
     rest_logged: Option<Instant>,
     /// Devices that were slow when it was last looked at.
@@ -146,6 +150,8 @@ pub struct Service {
 impl Service {
     pub fn new(fs: Arc<Fs>, path: PathBuf, options: &Options, log: Arc<Log>, events: Sender<Event>) -> Self {
         let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
+        // What devices did before this mount was told by that one.
+        let mended = (report::Mended::of(&fs), None);
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -158,6 +164,7 @@ impl Service {
             scrubbed: None,
             mistakes: BTreeMap::new(),
             counters: Counters::default(),
+            mended,
             rest_logged: None,
             slow: Vec::new(),
             joining: None,
@@ -267,6 +274,7 @@ impl Service {
     /// Commits everything, writes a clean root, closes the device.
     pub fn close(&self) -> Result<(), Fail> {
         self.note_damage();
+        self.note_mended(true);
         let mut state = self.lock();
         state.closing = true;
         let fs = state.fs.take();
@@ -420,6 +428,20 @@ impl Service {
         if let Some(text) = report::let_go(&fs, &before) {
             self.log.line(&format!("{}: {text}", self.path.display()));
         }
+    }
+
+    /// Logs blocks that devices gave wrong or not at all, and how many were written anew: at once, and then no more often than
+    /// [`MENDED_LOGGED_EVERY`]; where it is the last time, what is left.
+    pub fn note_mended(&self, is_last: bool) {
+        let Ok(fs) = self.fs() else { return };
+        let now = report::Mended::of(&fs);
+        let mut state = self.lock();
+        let (before, logged) = &state.mended;
+        let is_due = is_last || logged.is_none_or(|at| at.elapsed() >= MENDED_LOGGED_EVERY);
+        let Some(text) = now.since(before).filter(|_| is_due) else { return };
+        state.mended = (now, Some(Instant::now()));
+        drop(state);
+        self.log.line(&format!("{}: {text}", self.path.display()));
     }
 
     /// Logs that no checkpoints are made by themselves: once, however often that changes meanwhile.
