@@ -24,17 +24,26 @@ use std::path::{Component, Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "restore",
-    usage: &["restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force|--salvage]", "restore [--json] --list-deleted DIR"],
+    usage: &[
+        "restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force|--salvage]",
+        "restore [--json] --list-deleted DIR",
+    ],
     about: "Brings back a file or a directory as it was",
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
-        ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH; where DEST is a directory, into it"),
+        (
+            "--to DEST",
+            "restore as DEST, which may lie anywhere, rather than as PATH; where DEST is a directory, into it",
+        ),
         ("--as DEST", "restore as DEST also where that is a directory: with --force it is replaced"),
         (
             "--force",
             "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
         ),
-        ("--salvage", "of damaged files, too, what can be read: zeros stand for the rest, which is listed; replaces nothing"),
+        (
+            "--salvage",
+            "of damaged files, too, what can be read: zeros stand for the rest, which is listed; replaces nothing",
+        ),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
@@ -233,7 +242,9 @@ fn bad_bytes(bad: &[(u64, u64)], named: &str) -> String {
         n => format!(" and {n} more ranges (--json lists all)"),
     };
     let ranges = ranges.join(", ");
-    format!("is damaged in {named}, and {bytes} bytes of the copy are zeros that could not be read: bytes {ranges}{more}")
+    format!(
+        "is damaged in {named}, and {bytes} bytes of the copy are zeros that could not be read: bytes {ranges}{more}"
+    )
 }
 
 /// What a directory had that was replaced, and the state has not.

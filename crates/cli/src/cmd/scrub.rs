@@ -269,7 +269,9 @@ mod tests {
             extents_damaged: 0,
             findings: Vec::new(),
         };
-        assert!(so_far(&data).starts_with("about 42 % were verified, and nothing of that is damaged; it does not go on"));
+        assert!(
+            so_far(&data).starts_with("about 42 % were verified, and nothing of that is damaged; it does not go on")
+        );
         let bad = ScrubData { copies_damaged: 3, copies_mended: 2, nodes_lost: 1, extents_damaged: 4, ..data };
         assert!(so_far(&bad).contains("3 damaged copies, of which 2 were mended, and 5 pieces"));
     }

@@ -95,8 +95,6 @@ pub(super) struct State {
     logged: Option<String>,
     /// Files of which it was logged that they are damaged.
     damage_logged: usize,
-    /// What the last scrub found that is left.
-    scrubbed: Option<String>,
     /// What went wrong in the background last, by thread.
     mistakes: BTreeMap<String, String>,
     /// What had been done when it was last looked at.
@@ -161,7 +159,6 @@ impl Service {
             problem: None,
             logged: None,
             damage_logged: 0,
-            scrubbed: None,
             mistakes: BTreeMap::new(),
             counters: Counters::default(),
             mended,
@@ -382,11 +379,6 @@ impl Service {
         if Arc::ptr_eq(&watches, &self.watches()) {
             self.note_problem(problem);
         }
-    }
-
-    /// Notes what the last scrub found, if anything.
-    pub(super) fn note_scrubbed(&self, found: Option<String>) {
-        self.lock().scrubbed = found;
     }
 
     /// Notes that work in the background stopped at a mistake of this program. It goes on; what it did not do this time it may never do.
@@ -622,7 +614,7 @@ impl Service {
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
         let state = self.lock();
-        info.problems.extend(state.problem.iter().chain(&state.scrubbed).chain(state.mistakes.values()).cloned());
+        info.problems.extend(state.problem.iter().chain(state.mistakes.values()).cloned());
         drop(state);
         Ok(info)
     }

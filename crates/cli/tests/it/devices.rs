@@ -191,7 +191,8 @@ fn what_a_device_did_wrong_is_told() {
     assert_eq!(nenrin(["scrub", &mnt]).code, 1, "all is mended");
     place.umount().ok();
     let log = fs::read_to_string(&log).unwrap();
-    let (said, by) = (format!("device 2 ({}) had 1 wrong block", place.text("b")), "written anew from what others have");
+    let (said, by) =
+        (format!("device 2 ({}) had 1 wrong block", place.text("b")), "written anew from what others have");
     assert!(log.contains(&said) && log.contains(by), "{log}");
     mount(&place, &["a", "b"], "checkpoint=0").ok();
     for _ in 0..2 {

@@ -122,7 +122,10 @@ fn what_was_restored_differs_in_nothing() {
     file.set_modified(time + std::time::Duration::from_secs(1)).unwrap();
     assert_eq!(told(&[&dir, "then"]).1, ["M large (attributes)"]);
     let json = nenrin(["diff", "--json", &dir, "then"]).json();
-    assert_eq!((&json["differences"][0]["attributes_only"], &json["differences"][0]["replaced"]), (&true.into(), &true.into()));
+    assert_eq!(
+        (&json["differences"][0]["attributes_only"], &json["differences"][0]["replaced"]),
+        (&true.into(), &true.into())
+    );
     file.set_modified(time).unwrap();
     rustix::fs::setxattr(mnt.join("d/large"), c"user.a", b"w", rustix::fs::XattrFlags::empty()).unwrap();
     assert_eq!(told(&[&dir, "then"]).1, ["M large (attributes)"]);

@@ -96,7 +96,8 @@ fn what_was_let_go_is_not_denied() {
     let said = ["nothing of this name is known", "begins with checkpoint 2 of", "1 checkpoint was let go"];
     nenrin(["history", &path]).fails(1, &said);
     nenrin(["checkpoint", "delete", &mnt, "2"]).ok();
-    nenrin(["history", &path]).fails(1, &["no checkpoints any more", "2 checkpoints were let go", "not known any more"]);
+    nenrin(["history", &path])
+        .fails(1, &["no checkpoints any more", "2 checkpoints were let go", "not known any more"]);
 }
 
 /// A clock that the test moves.

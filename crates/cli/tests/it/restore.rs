@@ -832,7 +832,10 @@ fn what_is_left_of_a_damaged_file_is_had_when_asked_for() {
         restore(&[from, "--at", &cno, "--to", &to, "--salvage", "--force"]).fails(2, &["goes without --force"]);
         let out = restore(&[from, "--at", &cno, "--to", &to, "--salvage"]);
         assert!(out.code == 1 && out.stderr.contains(&said) && out.stderr.contains(&ranges), "{out:?}");
-        assert!(fs::read(Path::new(&to).join(read).components().collect::<std::path::PathBuf>()).unwrap() == left, "{to}");
+        assert!(
+            fs::read(Path::new(&to).join(read).components().collect::<std::path::PathBuf>()).unwrap() == left,
+            "{to}"
+        );
     }
     assert_eq!(fs::read_to_string(place.path("d2/good")).unwrap(), "good");
     // What is shared by that is whole.

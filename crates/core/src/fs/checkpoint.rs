@@ -20,6 +20,7 @@ use nenrin_format::key::Key;
 use nenrin_format::node::{NodePtr, TreeId};
 use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Generation, NODE_BLOCKS, SegmentNo};
 use std::sync::{Arc, mpsc};
 
@@ -324,12 +325,13 @@ impl Fs {
     }
 
     /// Writes the superblock, and frees what no usable root needs any more.
-    fn publish(&self, mut superblock: nenrin_format::superblock::Superblock, freeze: &Freeze) -> Result<()> {
+    fn publish(&self, mut superblock: Superblock, freeze: &Freeze) -> Result<()> {
         let now = self.clock.monotonic_nanos();
         let before = {
             let mut inner = self.lock();
             superblock.mounted_nanos = inner.superblock.mounted_nanos + now.saturating_sub(inner.mounted_at);
             inner.mounted_at = now;
+            superblock.scrubbed = inner.superblock.scrubbed;
             inner.generation()
         };
         if !flushes_roots(self.options.barrier) {
@@ -351,7 +353,8 @@ impl Fs {
                 inner.segments().unpin(segment);
             }
         }
-        inner.superblock = superblock;
+        // What was found meanwhile the next root says.
+        inner.superblock = Superblock { scrubbed: inner.superblock.scrubbed, ..superblock };
         if self.options.barrier != Barrier::None {
             inner.durable_seq = inner.durable_seq.max(freeze.chain.seq);
         }
