@@ -19,6 +19,7 @@ mod less;
 mod libmount;
 mod manual;
 mod members;
+mod mended;
 mod mounts;
 mod options;
 mod output;

@@ -16,12 +16,15 @@
 //!    that is salvaged holes stand for it, and where these are is told.
 
 mod attributes;
+mod hidden;
 mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use crate::{mounts, output, remove};
 use attributes::{Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
+use hidden::HIDDEN;
+pub use hidden::{has_hidden, is_hidden};
 use reading::Reading;
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -306,19 +309,6 @@ impl From<Fail> for Stop {
     fn from(e: Fail) -> Self {
         Self::Before(e)
     }
-}
-
-/// What the hidden directories begin with.
-const HIDDEN: &str = ".restoring-";
-
-/// Whether a name is that of a directory in which a copy was made.
-pub fn is_hidden(name: &[u8]) -> bool {
-    name.strip_prefix(HIDDEN.as_bytes()).is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
-}
-
-/// Whether a path leads into one of these.
-pub fn has_hidden(path: &[u8]) -> bool {
-    path.split(|b| *b == b'/').any(is_hidden)
 }
 
 /// A private directory beside the destination, in which the copy is made.

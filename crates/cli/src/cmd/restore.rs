@@ -47,22 +47,22 @@ pub const COMMAND: Command = Command {
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
-    notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows what\n\
-            there was. As cp does, --to DEST restores into a directory that is there, under the name that PATH has: --force replaces what\n\
-            has that name in it, and nothing else. Of a range like 3..7 any number will do for a file; of a directory they differ in what is below it. A time,\n\
-            as clocks here show it, means the newest state not later than the end of that day, minute or second. A DEST off the\n\
-            volume that is there already is not replaced, since nothing would bring it back. The copy gets owner, permissions,\n\
-            times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id and\n\
-            set-group-id bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the volume\n\
-            it takes room for names and index, and as much as it has of what no snapshot keeps, which counted as available. It takes\n\
-            the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force\n\
-            replaces it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and\n\
-            what you may not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was\n\
-            replaced cannot be removed, as directories of other users; it is told where that is then. With --json left_out tells\n\
-            path and why (unknown, damaged, forbidden; attributes: these alone). All content is read before it is shared; where\n\
-            some of it is damaged --force replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is\n\
-            left of it: it says which bytes are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume nor is root restores what he may read,\n\
-            without --force.\n\
+    notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows what there\n\
+            was. As cp does, --to DEST restores into a directory that is there, under the name that PATH has: --force replaces what has\n\
+            that name in it, and nothing else. Of a range like 3..7 any number will do for a file; of a directory they differ in what is\n\
+            below it. A time, as clocks here show it, means the newest state not later than the end of that day, minute or second. A\n\
+            DEST off the volume that is there already is not replaced, since nothing would bring it back. The copy gets owner,\n\
+            permissions, times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id\n\
+            and set-group-id bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the\n\
+            volume it takes room for names and index, and as much as it has of what no snapshot keeps, which counted as available. It\n\
+            takes the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces\n\
+            it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and what you may\n\
+            not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was replaced cannot be\n\
+            removed, as directories of other users; it is told where that is then. With --json left_out tells path and why (unknown,\n\
+            damaged, forbidden; attributes: these alone). All content is read before it is shared; where some of it is damaged --force\n\
+            replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is left of it: it says which bytes\n\
+            are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume\n\
+            nor is root restores what he may read, without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),

@@ -10,6 +10,7 @@ use crate::control::{
     Request, VolumeInfo,
 };
 use crate::error::Fail;
+use crate::mended::Mended;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::output::printable;
@@ -100,7 +101,7 @@ pub(super) struct State {
     /// What had been done when it was last looked at.
     counters: Counters,
     /// What of this was logged of blocks that devices gave wrong or not at all, and when that was.
-    mended: (report::Mended, Option<Instant>),
+    mended: (Mended, Option<Instant>),
     /// When it was last logged that checkpoints rest.
     rest_logged: Option<Instant>,
     /// Devices that were slow when it was last looked at.
@@ -149,7 +150,7 @@ impl Service {
     pub fn new(fs: Arc<Fs>, path: PathBuf, options: &Options, log: Arc<Log>, events: Sender<Event>) -> Self {
         let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
         // What devices did before this mount was told by that one.
-        let mended = (report::Mended::of(&fs), None);
+        let mended = (Mended::of(&fs), None);
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -426,7 +427,7 @@ impl Service {
     /// [`MENDED_LOGGED_EVERY`]; where it is the last time, what is left.
     pub fn note_mended(&self, is_last: bool) {
         let Ok(fs) = self.fs() else { return };
-        let now = report::Mended::of(&fs);
+        let now = Mended::of(&fs);
         let mut state = self.lock();
         let (before, logged) = &state.mended;
         let is_due = is_last || logged.is_none_or(|at| at.elapsed() >= MENDED_LOGGED_EVERY);
