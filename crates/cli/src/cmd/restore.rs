@@ -102,7 +102,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         (true, Some(dir), None) => list_deleted(dir, json),
         (true, None, _) => Err(COMMAND.misuse("a directory is needed")),
         (false, Some(path), Some(at)) => {
-            let to = exact.map(To::As).or(to.map(To::To)).unwrap_or(To::Itself);
+            let to = exact.map(Dest::Exactly).or(to.map(Dest::Into)).unwrap_or(Dest::Itself);
             bring_back(path, &at, &to, how, json)
         }
         (false, Some(_), None) => Err(COMMAND.misuse("--at says which state")),
@@ -120,16 +120,16 @@ struct How {
 }
 
 /// Where a user wants it.
-enum To {
+enum Dest {
     /// Where it was.
     Itself,
     /// There, or in that directory.
-    To(PathBuf),
+    Into(PathBuf),
     /// Exactly there.
-    As(PathBuf),
+    Exactly(PathBuf),
 }
 
-impl To {
+impl Dest {
     /// Where it comes to lie: `inside` of the volume, which is `path` here.
     fn place(&self, path: &Path, mount: &Mount, inside: &Path) -> Result<PathBuf, Fail> {
         let own = || {
@@ -137,9 +137,9 @@ impl To {
             mount.point.join(inside.components().skip(above).collect::<PathBuf>())
         };
         Ok(match self {
-            Self::As(dest) => dest.clone(),
-            Self::To(dest) if !dest.is_dir() || fs::canonicalize(dest).is_ok_and(|real| real == own()) => dest.clone(),
-            Self::To(dest) => dest.join(inside.file_name().ok_or_else(|| {
+            Self::Exactly(dest) => dest.clone(),
+            Self::Into(dest) if !dest.is_dir() || fs::canonicalize(dest).is_ok_and(|real| real == own()) => dest.clone(),
+            Self::Into(dest) => dest.join(inside.file_name().ok_or_else(|| {
                 let text = "is there already, and all of a volume has no name that it could have in it; say a DEST that is not";
                 Fail::at(dest.display(), text)
             })?),
@@ -259,11 +259,11 @@ fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -
     format!("{what} {named} is not there any more: {names}{more}{kept}")
 }
 
-fn bring_back(path: &Path, at: &str, to: &To, How { force, salvage }: How, json: bool) -> Outcome {
+fn bring_back(path: &Path, at: &str, to: &Dest, How { force, salvage }: How, json: bool) -> Outcome {
     let (mut teller, mount, inside) = told_by(path)?;
     let state = teller.find(at)?;
     let root = Shelf::of(&mount)?.root(state.cno);
-    if inside.as_os_str().is_empty() && matches!(to, To::Itself) {
+    if inside.as_os_str().is_empty() && matches!(to, Dest::Itself) {
         return Err(Fail::at(
             path.display(),
             "is all of the volume; --to DEST restores it beside, or name what is missing",
