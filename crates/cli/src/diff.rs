@@ -172,14 +172,16 @@ impl Walk<'_> {
             self.send()?;
         }
         let old_path = pair.from.as_ref().unwrap_or(&pair.path);
+        let mut compared: Vec<&[u8]> = Vec::new();
         for (name, ino) in was {
-            if is.get(name) == Some(ino) {
-                self.compare_same(pair, name, *ino)?;
-            } else {
-                self.note_gone(*ino, below(old_path, name))?;
+            match is.get(name) {
+                Some(new) if new == ino => self.compare_same(pair, name, *ino)?,
+                Some(new) if self.compare_replaced(pair, name, *ino, *new)? => compared.push(name),
+                _ => self.note_gone(*ino, below(old_path, name))?,
             }
         }
-        for (name, ino) in is.iter().filter(|(name, ino)| was.get(*name) != Some(*ino)) {
+        let come = is.iter().filter(|(name, ino)| was.get(*name) != Some(*ino));
+        for (name, ino) in come.filter(|(name, _)| !compared.contains(&&name[..])) {
             self.note_come(*ino, below(&pair.path, name))?;
         }
         Ok(())
@@ -198,6 +200,50 @@ impl Walk<'_> {
             self.to_do.push(Pair { old: Some(ino), new: Some(ino), path, from });
         }
         Ok(())
+    }
+
+    /// Another inode under the same name, as where something was restored or saved by renaming: whether it was told how they differ.
+    /// Not of what only moved, which is told by where it was, or is, otherwise.
+    fn compare_replaced(&mut self, pair: &Pair, name: &[u8], old: Ino, new: Ino) -> Result<bool, Fail> {
+        let (path, from) = (below(&pair.path, name), pair.from.as_ref().map(|from| below(from, name)));
+        let [was, is] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.getattr(at, ino));
+        // What is not known is told of each.
+        let (Ok(was), Ok(is)) = (was, is) else { return Ok(false) };
+        let is_comparable = matches!(was.kind(), FileKind::Regular | FileKind::Symlink | FileKind::Directory);
+        if !is_comparable || was.kind() != is.kind() || self.has(self.new, old)? || self.has(self.old, new)? {
+            return Ok(false);
+        }
+        let plain = |a: &Attr| (a.mode, a.uid, a.gid, a.mtime);
+        let same_attributes = plain(&was) == plain(&is) && self.has_same_xattrs(old, new);
+        if was.kind() == FileKind::Directory {
+            if !same_attributes {
+                self.tell_seen("M", &path, from.as_deref(), &Seen::of(&is))?;
+            }
+            self.to_do.push(Pair { old: Some(old), new: Some(new), path, from });
+            return Ok(true);
+        }
+        // What cannot be read is not known to be the same.
+        let same_content = match was.kind() {
+            FileKind::Symlink => {
+                let [a, b] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.readlink(at, ino).ok());
+                a.is_some() && a == b
+            }
+            _ => self.fs.has_same_content((self.old, old), (self.new, new)).unwrap_or(false),
+        };
+        if !same_content || !same_attributes {
+            let d = difference("M", &path, from.as_deref(), kind(is.kind()), is.size);
+            self.add(DiffData { replaced: true, attributes_only: same_content, ..d })?;
+        }
+        Ok(true)
+    }
+
+    /// Whether both have the same extended attributes, as far as they can be read.
+    fn has_same_xattrs(&self, old: Ino, new: Ino) -> bool {
+        let all = |at, ino| -> nenrin_core::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+            let names = self.fs.listxattr(at, ino)?.into_iter();
+            names.map(|name| Ok((name.clone(), self.fs.getxattr(at, ino, &name)?))).collect()
+        };
+        matches!((all(self.old, old), all(self.new, new)), (Ok(a), Ok(b)) if a == b)
     }
 
     /// Something that the old state alone has there.
@@ -257,7 +303,11 @@ impl Walk<'_> {
     }
 
     fn tell(&mut self, change: &str, path: &[u8], from: Option<&[u8]>, kind: &str, size: u64) -> Result<(), Fail> {
-        self.found.push(difference(change, path, from, kind, size));
+        self.add(difference(change, path, from, kind, size))
+    }
+
+    fn add(&mut self, d: DiffData) -> Result<(), Fail> {
+        self.found.push(d);
         if self.found.len() < PART_ENTRIES { Ok(()) } else { self.send() }
     }
 
@@ -382,6 +432,7 @@ fn difference(letter: &str, path: &[u8], from: Option<&[u8]>, kind: &str, size: 
     DiffData {
         change: letter.into(),
         replaced: false,
+        attributes_only: false,
         path: text(path),
         from: from.map(text),
         path_bytes: no_text(path),

@@ -100,8 +100,15 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown {
-            let _ = write!(io::stderr().lock(), "\r\u{1b}[K");
+            end_progress();
         }
+    }
+}
+
+/// Takes away what was shown of progress, if there is a terminal.
+pub fn end_progress() {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr().lock(), "\r\u{1b}[K");
     }
 }
 

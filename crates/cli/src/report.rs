@@ -3,8 +3,8 @@
 use crate::clock;
 use crate::control::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
-    LayingData, MmpData, PART_ENTRIES, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData,
-    VolumeInfo,
+    LayingData, MmpData, PART_ENTRIES, RecoveryData, RestData, ScrubData, ScrubFindingData, ScrubbedData, SegmentData,
+    ShedData, VolumeInfo,
 };
 use crate::error::Fail;
 use crate::output::{printable, table};
@@ -13,10 +13,11 @@ use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
-    ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Scrub, ScrubFinding,
-    SegmentInfo, SegmentState, ShedInfo, Standing,
+    ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Rest as CleanerRest, Scrub,
+    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
+use nenrin_format::superblock::Scrubbed;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -111,12 +112,14 @@ pub fn clean(clean: &Clean, segment_blocks: u64) -> CleanData {
     }
 }
 
-fn cleaner(fs: &Fs) -> CleanerData {
+fn cleaner(fs: &Fs, is_full: bool) -> CleanerData {
     let s = fs.cleaner_status();
+    // It is about segments, and what is available about what may be stored in them.
+    let rest = if is_full && s.rest == CleanerRest::EnoughRoom { CleanerRest::Full } else { s.rest };
     let state = match s.victims {
         _ if s.ordering => "puts files in order".to_owned(),
         0 if fs.options().read_only => "rests: the volume is read-only".to_owned(),
-        0 => format!("rests: {}", s.rest.words()),
+        0 => format!("rests: {}", rest.words()),
         n => format!("empties {n} segments"),
     };
     CleanerData {
@@ -200,7 +203,8 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         mounts: Vec::new(),
         mmp: mmp(fs),
         read_only: fs.options().read_only,
-        problems: problems(fs),
+        problems: problems(fs).into_iter().chain(sb.scrubbed.as_ref().and_then(scrub_problem)).collect(),
+        scrubbed: sb.scrubbed.as_ref().map(scrubbed),
         notes: of_opening(fs).into_iter().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.segments(),
@@ -212,7 +216,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
-        cleaner: cleaner(fs),
+        cleaner: cleaner(fs, usage.available_blocks == 0),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
         snapshots: list.iter().filter(|c| c.name.is_some()).count() as u64,
@@ -457,20 +461,28 @@ pub fn damaged_read(fs: &Fs, read: &DamagedRead) -> String {
     format!("{named}{state}{offset} cannot be read: {}", read.why)
 }
 
-/// What a scrub found that is left, for as long as none has found it gone.
-pub fn scrub_problem(data: &ScrubData, now: i64) -> Option<String> {
-    let (content, nodes) = (data.extents_damaged, data.nodes_lost);
-    let time = when::show(now);
-    data.has_losses.then(|| match content + nodes {
-        0 => {
-            let left = data.copies_damaged.saturating_sub(data.copies_mended);
-            format!("the scrub of {time} found {left} damaged copies that it could not mend")
-        }
+/// What the last scrub found that is left, for as long as none has found it gone.
+pub fn scrub_problem(found: &Scrubbed) -> Option<String> {
+    let Scrubbed { ended_at, content, nodes, copies } = found;
+    let time = when::show(ended_at.0);
+    (!found.is_clean()).then(|| match content.saturating_add(*nodes) {
+        0 => format!("the scrub of {time} found {copies} damaged copies that it could not mend"),
         _ => format!(
             "the scrub of {time} found {content} pieces of content and {nodes} index nodes damaged, without a right copy{}",
-            repair_soon(nodes)
+            repair_soon((*nodes).into())
         ),
     })
+}
+
+/// The last scrub as data.
+fn scrubbed(found: &Scrubbed) -> ScrubbedData {
+    ScrubbedData {
+        ended_at: when::show_rfc3339(found.ended_at.0),
+        nanos: found.ended_at.0,
+        extents_damaged: found.content.into(),
+        nodes_lost: found.nodes.into(),
+        copies_damaged: found.copies.into(),
+    }
 }
 
 /// What to do about index nodes that are lost.
@@ -661,6 +673,14 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     let opened = if r.clean { "after a clean unmount".into() } else { format!("recovered {} records", r.records) };
     let dropped = if r.dropped == 0 { String::new() } else { format!(", {} unfinished writes dropped", r.dropped) };
     row("opened", format!("{opened}{dropped}, {} read in {} requests", show_bytes(r.bytes_read), r.requests));
+    row(
+        "scrubbed",
+        match &v.scrubbed {
+            None => "never, as far as is known".into(),
+            Some(s) if s.is_clean() => format!("{}, nothing damaged was left", when::show(s.nanos)),
+            Some(s) => format!("{}, damage was left", when::show(s.nanos)),
+        },
+    );
     for note in &v.notes {
         row("note", printable(note));
     }

@@ -12,15 +12,19 @@
 //!    made in a directory of its own that is held open, and reached through that.
 //! 4. Where the destination lies is decided once: its directory is held open, and what has the name reached through that.
 //!    What was replaced its owner may still have open, and change: it is removed as [`remove`] does.
-//! 5. No block is shared that could not be read just before: what is damaged is left out, wherever the destination lies.
+//! 5. No block is shared that could not be read just before: what is damaged is left out, wherever the destination lies. Of a file
+//!    that is salvaged holes stand for it, and where these are is told.
 
 mod attributes;
+mod hidden;
 mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use crate::{mounts, output, remove};
 use attributes::{Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
+use hidden::HIDDEN;
+pub use hidden::{has_hidden, is_hidden};
 use reading::Reading;
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -59,6 +63,8 @@ pub struct Restored {
     pub copied: Copied,
     /// What was not.
     pub left_out: Vec<LeftOut>,
+    /// Of which parts are holes that could not be read.
+    pub salvaged: Vec<Salvaged>,
     /// What stayed behind of what was replaced, and why.
     pub rest: Option<Rest>,
     /// Names below a directory that was replaced which the copy does not have, from that directory: what came since. The first of them.
@@ -76,6 +82,15 @@ pub struct LeftOut {
     pub path: PathBuf,
     /// Why it was not.
     pub lack: Lack,
+}
+
+/// A file of which not all could be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Salvaged {
+    /// Where it was copied from.
+    pub path: PathBuf,
+    /// The bytes that are a hole in the copy: from, and up to; in order.
+    pub bad: Vec<(u64, u64)>,
 }
 
 /// Why something cannot be had of a state.
@@ -161,6 +176,8 @@ pub struct Calls<'a> {
     pub shown: &'a dyn Fn() -> Option<Shown>,
     /// Whether to stop: then nothing has changed.
     pub stop: &'a dyn Fn() -> bool,
+    /// Of files that are damaged what can be read is copied, too.
+    pub salvage: bool,
 }
 
 /// Copies `from` to `to`, which `replace` allows to be there already.
@@ -192,9 +209,12 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         reading: Reading::default(),
         depth: 0,
         left_out: Vec::new(),
+        salvages: calls.salvage,
+        bad: Vec::new(),
+        salvaged: Vec::new(),
     };
     let result = work.copy(from, &place.copy());
-    let (copied, left_out) = (work.copied, work.left_out);
+    let (copied, left_out, salvaged) = (work.copied, work.left_out, work.salvaged);
     // What is there instead has no past either.
     let result = match left_out.first().filter(|_| known.is_some()) {
         Some(left) => result.and(Err(lost(left))),
@@ -224,6 +244,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
             Ok(Restored {
                 copied,
                 left_out,
+                salvaged,
                 rest: place.tidy().err().map(rest),
                 beyond,
                 beyond_count,
@@ -288,14 +309,6 @@ impl From<Fail> for Stop {
     fn from(e: Fail) -> Self {
         Self::Before(e)
     }
-}
-
-/// What the hidden directories begin with.
-const HIDDEN: &str = ".restoring-";
-
-/// Whether a name is that of a directory in which a copy was made.
-pub fn is_hidden(name: &[u8]) -> bool {
-    name.strip_prefix(HIDDEN.as_bytes()).is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
 }
 
 /// A private directory beside the destination, in which the copy is made.
@@ -391,7 +404,7 @@ impl<'a> Place<'a> {
                 }
                 has_replaced = true;
             }
-            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to).into()),
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to, self.is_same_volume).into()),
             other => other.at(&place)?,
         }
         let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
@@ -454,7 +467,9 @@ pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
     }
     let (place, said) = (format!("{}: ", to.display()), &e.message);
     let said = said.strip_prefix(&place).unwrap_or(said);
-    Fail { message: format!("{place}{said}; nenrin clean, or deleting snapshots or files, makes some"), ..e }
+    let text = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; \
+                removing files makes room, or deleting snapshots (nenrin snapshot list says how much)";
+    Fail { message: format!("{place}{said}: {text}"), ..e }
 }
 
 /// What a process left that was killed; another may have its number by now.
@@ -509,9 +524,16 @@ impl Movable {
     }
 }
 
-/// The failure when something is in the way.
-pub fn exists(to: &Path) -> Fail {
-    Fail::at(to.display(), "is there already; --force replaces it, --to DEST restores beside it")
+/// The failure when something is in the way. `is_same_volume`: it lies where it would stay in the past.
+pub fn exists(to: &Path, is_same_volume: bool) -> Fail {
+    let text = match is_same_volume {
+        true => "is there already; --force replaces it, --to DEST restores beside it",
+        false => {
+            "is there already, on a file system that keeps no past of it, and is not replaced; move it away first, or say \
+             another DEST"
+        }
+    };
+    Fail::at(to.display(), text)
 }
 
 /// Bytes read, or copied through memory, before somebody may ask to stop.
@@ -534,6 +556,10 @@ struct Work<'a> {
     depth: usize,
     /// What cannot be had of the state.
     left_out: Vec<LeftOut>,
+    salvages: bool,
+    /// Bytes of the file at hand that cannot be read.
+    bad: Vec<(u64, u64)>,
+    salvaged: Vec<Salvaged>,
 }
 
 /// At which end copying of content failed.
@@ -610,6 +636,10 @@ impl Work<'_> {
         self.depth += 1;
         for entry in entries {
             let name = entry.file_name();
+            // A state that was cut while something was restored has that, half made.
+            if is_hidden(name.as_encoded_bytes()) {
+                continue;
+            }
             self.copy(&from.join(&name), &to.join(&name))?;
         }
         self.depth -= 1;
@@ -641,6 +671,7 @@ impl Work<'_> {
         let Some(source) = self.known(from, File::open(from))? else { return Ok(false) };
         let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
         let before = self.copied.bytes;
+        self.bad.clear();
         match self.content(&source, &target, bytes) {
             Ok(()) => {}
             Err(Failed::Stopped) => return Err(stopped()),
@@ -653,6 +684,9 @@ impl Work<'_> {
         }
         if self.syncs_each {
             target.sync_all().at(to.display())?;
+        }
+        if !self.bad.is_empty() {
+            self.salvaged.push(Salvaged { path: from.to_owned(), bad: std::mem::take(&mut self.bad) });
         }
         Ok(true)
     }
@@ -677,14 +711,22 @@ impl Work<'_> {
     fn range(&mut self, source: &File, target: &File, begin: u64, end: u64) -> Result<(), Failed> {
         let (mut from, mut to) = (begin, begin);
         // Up to here it may be asked for: off the volume it is read on the way.
-        let mut known = if self.is_same_volume { begin } else { end };
+        let mut known = if self.is_same_volume || self.salvages { begin } else { end };
         while from < end {
             if (self.stop)() {
                 return Err(Failed::Stopped);
             }
             if from == known {
                 known = end.min(from + COPY_BYTES);
-                self.reading.read(source, from, known).map_err(Failed::Source)?;
+                match self.reading.read(source, from, known) {
+                    Err(e) if self.salvages && Lack::of(&e) == Some(Lack::Unreadable) => {
+                        let (first, last) = self.reading.good(source, from, known).map_err(Failed::Source)?;
+                        note_bad(&mut self.bad, from, first);
+                        (from, to, known) = (first, first, last);
+                        continue;
+                    }
+                    read => read.map_err(Failed::Source)?,
+                }
             }
             let bytes = usize::try_from(known - from).unwrap_or(usize::MAX).min(1 << 30);
             match sys::copy_file_range(source, Some(&mut from), target, Some(&mut to), bytes) {
@@ -728,6 +770,15 @@ impl Work<'_> {
             last_modification: time(meta.mtime(), meta.mtime_nsec()),
         };
         sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display())
+    }
+}
+
+/// Adds a range of bytes that cannot be read, which follows all others.
+fn note_bad(bad: &mut Vec<(u64, u64)>, from: u64, to: u64) {
+    match bad.last_mut() {
+        Some(last) if last.1 == from => last.1 = to,
+        _ if from < to => bad.push((from, to)),
+        _ => {}
     }
 }
 

@@ -147,7 +147,7 @@ impl Shelf {
             last = Some(view);
         }
         match list.is_empty() {
-            true => Err(Fail::at(path.display(), not_seen(unseen, "there is and was nothing of this name"))),
+            true => Err(Fail::at(path.display(), not_seen(unseen, "nothing of this name is"))),
             false => Ok(Seen { list, unseen }),
         }
     }
@@ -177,7 +177,7 @@ impl Shelf {
             }
         }
         match listed {
-            0 => Err(Fail::at(path.display(), not_seen(unseen, "there is and was no directory of this name"))),
+            0 => Err(Fail::at(path.display(), not_seen(unseen, "no directory of this name is"))),
             _ => Ok(Seen { list: found.into_values().flatten().collect(), unseen }),
         }
     }
@@ -234,8 +234,8 @@ fn gone_since(
 /// That nothing was found, and what there may be that was not seen.
 fn not_seen(unseen: u64, text: &str) -> String {
     match unseen {
-        0 => format!("{text} in any state"),
-        n => format!("{text} that you may see; {n} states could not be looked into"),
+        0 => format!("{text} known in any state that is kept"),
+        n => format!("{text} in any state that you may see; {n} states could not be looked into"),
     }
 }
 
@@ -325,6 +325,7 @@ impl View {
             uid: meta.map(Metadata::uid),
             editor_uid: None,
             ino: meta.map(|m| m.ino() & INO_MASK),
+            let_go_before: None,
         }
     }
 }

@@ -5,9 +5,10 @@ use crate::diff::TOLD_EVERY;
 use crate::error::Fail;
 use crate::fuller::Fuller;
 use crate::output::{printable, table};
+use crate::restore::{has_hidden, is_hidden};
 use crate::size::show_bytes;
 use crate::{report, when};
-use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState};
+use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState, ShedInfo};
 use nenrin_format::Cno;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -45,9 +46,36 @@ pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
         }
     };
     match fs.history(&parts(path)) {
-        Ok(states) => Ok(states.iter().map(|s| state(s, &checkpoints, until(s))).collect()),
+        Ok(states) => {
+            let mut list: Vec<StateData> = states.iter().map(|s| state(s, &checkpoints, until(s))).collect();
+            note_shed(&mut list, &fs.shed().unwrap_or_default());
+            Ok(without_hidden(list, path))
+        }
         Err(Error::NotFound) => Err(never(fs, path, &checkpoints)),
         Err(e) => Err(Fail::at(path.display(), e)),
+    }
+}
+
+/// Without what a restore made on its way to its place, unless that is asked about.
+fn without_hidden(mut list: Vec<StateData>, asked: &Path) -> Vec<StateData> {
+    if has_hidden(asked.as_os_str().as_bytes()) {
+        return list;
+    }
+    list.retain(|s| !has_hidden(s.path.as_bytes()));
+    for s in list.iter_mut().filter(|s| s.from.as_ref().is_some_and(|from| has_hidden(from.as_bytes()))) {
+        (s.from, s.from_bytes) = (None, None);
+        s.change = if s.change == "moved" { "removed" } else { "made" }.into();
+    }
+    list
+}
+
+/// Notes at the oldest state that is left of an inode that earlier ones were let go.
+fn note_shed(list: &mut [StateData], shed: &[ShedInfo]) {
+    for s in shed {
+        let is_after = |d: &&mut StateData| d.ino == Some(s.ino.0) && d.cno.is_none_or(|cno| cno >= s.upto.0);
+        if let Some(oldest) = list.iter_mut().find(is_after) {
+            oldest.let_go_before = Some(s.upto.0);
+        }
     }
 }
 
@@ -76,16 +104,16 @@ pub fn gone(
             size: g.attr.size,
             is_landmark: g.is_landmark,
             fuller_cno: is_removed_dir.then(|| fuller.of(g.attr.ino, g.last)).flatten().map(|c| c.0),
-            now: g.now.as_deref().map(text),
+            now: g.now.as_deref().filter(|now| !has_hidden(now)).map(text),
             then: g.then.as_deref().map(text),
             name_bytes: no_text(&g.name),
             then_bytes: g.then.as_deref().and_then(no_text),
-            now_bytes: g.now.as_deref().and_then(no_text),
+            now_bytes: g.now.as_deref().filter(|now| !has_hidden(now)).and_then(no_text),
         }
     };
     let (mut ready, mut sent, mut told_at) = (Vec::new(), Ok(()), Instant::now());
     let told = fs.gone_in_parts(&parts(path), &mut |some| {
-        ready.extend(some.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(&mut data));
+        ready.extend(some.iter().filter(|g| !is_hidden(&g.name)).map(&mut data));
         if ready.len() >= PART_ENTRIES || told_at.elapsed() >= TOLD_EVERY {
             (sent, told_at) = (each(std::mem::take(&mut ready)), Instant::now());
         }
@@ -131,17 +159,28 @@ pub fn parts(path: &Path) -> Vec<&[u8]> {
 
 /// Nothing is known of a path.
 pub fn never(fs: &Fs, path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
+    let shed = fs.shed().unwrap_or_default();
+    let asked = parts(path).join(&b'/');
+    let own = shed.iter().find(|s| s.path == asked).map_or_else(String::new, |s| {
+        format!("; its states up to {} were let go for want of room", when::show_zoned(s.upto_wall.0))
+    });
     let rests = report::resting(fs).map_or_else(String::new, |why| format!("; {why}"));
-    Fail::at(path.display(), unheard_of(checkpoints) + &rests)
+    Fail::at(path.display(), unheard_of(fs.checkpoints_cut(), checkpoints) + &own + &rests)
 }
 
-/// That nothing is known of a name, and how far back anything is.
-pub fn unheard_of(checkpoints: &[CheckpointInfo]) -> String {
-    let reach = checkpoints.first().map_or_else(
-        || "the volume has no checkpoints yet".to_owned(),
-        |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show_zoned(c.wall.0)),
-    );
-    format!("there is and was nothing of this name; {reach}")
+/// That nothing is known of a name, how far back anything is, and of `cut` checkpoints how many went that may have shown it.
+pub fn unheard_of(cut: u64, checkpoints: &[CheckpointInfo]) -> String {
+    let went = match cut.saturating_sub(checkpoints.len() as u64) {
+        0 => String::new(),
+        1 => "; 1 checkpoint was let go, and what that alone showed is not known any more".into(),
+        n => format!("; {n} checkpoints were let go, and what these alone showed is not known any more"),
+    };
+    let reach = match checkpoints.first() {
+        Some(c) => format!("what is known begins with checkpoint {} of {}", c.cno, when::show_zoned(c.wall.0)),
+        None if went.is_empty() => "the volume has no checkpoints yet".to_owned(),
+        None => "the volume has no checkpoints any more".to_owned(),
+    };
+    format!("nothing of this name is known; {reach}{went}")
 }
 
 /// Until when the last of the checkpoints from `first` to `last` is kept.
@@ -199,6 +238,7 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Until
         uid: s.attr.map(|a| a.uid),
         editor_uid: s.attr.map(|_| s.editor_uid),
         ino: s.attr.map(|a| a.ino.0),
+        let_go_before: None,
     }
 }
 
@@ -235,6 +275,7 @@ pub fn show(list: &[StateData], asked: &str) -> String {
             ("renamed", Some(from)) => format!("renamed from {}", printable(from)),
             ("linked", Some(to)) => format!("linked to {}", printable(to)),
             ("moved", Some(to)) => format!("moved to {}", printable(to)),
+            ("made", _) if s.let_go_before.is_some() => "oldest that is left".into(),
             (change, _) => change.to_owned(),
         };
         if s.path != asked {
@@ -242,6 +283,9 @@ pub fn show(list: &[StateData], asked: &str) -> String {
         }
         if s.landmark.is_some() {
             what.push_str(", landmark");
+        }
+        if s.let_go_before.is_some() {
+            what.push_str("; earlier ones were let go for want of room");
         }
         let size = match s.kind.as_deref() {
             Some("directory") => "dir".into(),
@@ -252,4 +296,52 @@ pub fn show(list: &[StateData], asked: &str) -> String {
         vec![checkpoint, time, size, s.editor_uid.map(|u| u.to_string()).unwrap_or_default(), until, what]
     };
     table(&["checkpoint", "changed", "size", "by", "kept until", "what"], &list.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_format::{Ino, Time};
+
+    fn state(ino: u64, cno: Option<u64>) -> StateData {
+        let mut state = of_row(cno);
+        state.ino = Some(ino);
+        state
+    }
+
+    fn of_row(cno: Option<u64>) -> StateData {
+        let s = NameState {
+            shown_by: cno.map(|cno| (Cno(cno), Cno(cno))),
+            landmark: None,
+            is_now: cno.is_none(),
+            path: b"f".to_vec(),
+            attr: None,
+            editor_uid: 0,
+            change: Change::Made,
+        };
+        super::state(&s, &[], None)
+    }
+
+    /// The oldest state that is left of a file whose history was let go was not made then.
+    #[test]
+    fn what_was_shed_is_told_where_it_was() {
+        let shed = |upto| ShedInfo {
+            ino: Ino(7),
+            path: b"f".to_vec(),
+            upto: Cno(upto),
+            upto_wall: Time(0),
+            wall: Time(0),
+            blocks: 1,
+        };
+        let told = |upto| {
+            let mut list = vec![state(6, Some(9)), state(7, Some(2)), state(7, Some(5)), state(7, None)];
+            note_shed(&mut list, &[shed(upto)]);
+            list.iter().map(|s| s.let_go_before).collect::<Vec<_>>()
+        };
+        assert_eq!(told(5), [None, None, Some(5), None], "a snapshot keeps the one before");
+        assert_eq!(told(6), [None, None, None, Some(6)]);
+        let mut list = vec![state(7, Some(5))];
+        note_shed(&mut list, &[shed(5)]);
+        assert!(show(&list, "f").contains("oldest that is left; earlier ones were let go for want of room"));
+    }
 }

@@ -3,7 +3,7 @@
 //! | form | means |
 //! |---|---|
 //! | `41` | checkpoint 41 |
-//! | `2025-06-01T14:00:00+02:00`, `...Z` | RFC 3339 |
+//! | `2025-06-01T14:00:00+02:00`, `...Z` | RFC 3339, with a blank for the T, too, and one before the offset |
 //! | `2025-06-01`, `2025-06-01 14:00`, `2025-06-01 14:00:30` | local time of who says it |
 //! | `10 minutes ago` | seconds, minutes, hours, days |
 //! | anything else | the snapshot of that name |
@@ -182,7 +182,10 @@ fn moment(text: &str, now: i64) -> Option<Result<Span, String>> {
     let clock = rest.get(1..)?;
     match rest.as_bytes()[0] {
         b' ' => {
-            let (h, m, s) = time(clock)?;
+            let Some((h, m, s)) = time(clock) else {
+                // As tables and messages show it, and RFC 3339 allows.
+                return rfc3339(day, &with_offset_joined(clock)).map(Ok);
+            };
             let shown = days_since_1970(day) * DAY + i64::from(h) * 3600 + i64::from(m) * 60 + i64::from(s);
             let lasts = if clock.len() == 5 { 60 * SECOND } else { SECOND };
             Some(local(shown, now, &offset).map(|from| Span::lasting(from, lasts)).ok_or_else(|| {
@@ -224,6 +227,14 @@ fn local(shown: i64, now: i64, offset: &impl Fn(i64) -> i64) -> Option<i64> {
         .collect();
     readings.sort_unstable();
     readings.iter().rfind(|nanos| **nanos <= now).or(readings.first()).copied()
+}
+
+/// Without the one blank between a time and its offset.
+fn with_offset_joined(clock: &str) -> String {
+    match clock.rsplit_once(' ') {
+        Some((clock, offset)) if offset.starts_with(['+', '-', 'Z', 'z']) => format!("{clock}{offset}"),
+        _ => clock.to_owned(),
+    }
 }
 
 /// `14:00:00[.123]` and `Z` or `+02:00`.
@@ -374,6 +385,10 @@ mod tests {
             ("2025-06-15T15:06:40.250000000Z", 1_750_000_000, 250_000_000, 250_000_000),
             ("2025-06-15t10:36:40-04:30", 1_750_000_000, 0, 999_999_999),
             ("1969-12-31T23:59:59Z", -1, 0, 999_999_999),
+            ("2025-06-15 15:06:40Z", 1_750_000_000, 0, 999_999_999),
+            ("2025-06-15 10:36:40-04:30", 1_750_000_000, 0, 999_999_999),
+            ("2025-06-15 10:36:40 -04:30", 1_750_000_000, 0, 999_999_999),
+            ("2025-06-15 15:06:40.25 Z", 1_750_000_000, 250_000_000, 259_999_999),
         ] {
             let span = Span { from: secs * SECOND + nanos, to: secs * SECOND + last };
             assert_eq!(parse(text, NOW), Ok(When::Moment(span)), "{text}");
@@ -390,7 +405,10 @@ mod tests {
             "2025-06-15x",
             "2025-06-15é",
             "2025-06-15 15",
-            "2025-06-15 15:06:40Z",
+            "2025-06-15 15:06:40 +2",
+            "2025-06-15 15:06 Z",
+            "2025-06-15 15:06:40  Z",
+            "2025-06-15 15:06:40 UTC",
         ] {
             assert!(parse(text, NOW).is_err(), "{text}");
         }
@@ -408,6 +426,7 @@ mod tests {
             assert_eq!((show(from), show(to)), (text.to_owned(), text.to_owned()));
             assert_eq!(to - from, SECOND - 1);
             assert_eq!(span(&show_rfc3339(from + 5), NOW), Span::instant(from + 5), "{text}");
+            assert_eq!(span(&show_zoned(from), NOW), Span { from, to }, "{text}");
         }
         for (text, first, last) in [
             ("2025-06-01", "2025-06-01 00:00:00", "2025-06-01 23:59:59"),

@@ -303,6 +303,7 @@ fn first_superblock(
         hash_key: options.hash_key,
         mount_id: 0,
         troubles: Default::default(),
+        scrubbed: None,
         made_at: now,
         written_at: now,
         mounted_nanos: 0,

@@ -191,6 +191,13 @@ impl Storage {
         grains.iter().filter(|_| !broken(Break::UnitsUnmixed)).find_map(|grain| by(*grain))
     }
 
+    /// Where blocks come from that are read around a device, for people.
+    pub fn named_around(&self, addr: Addr, blocks: u32, avoid: Option<u16>) -> Option<String> {
+        let from = self.devices.read_without(addr, blocks, avoid?)?;
+        let name = from.name.map_or_else(String::new, |name| format!(" ({name})"));
+        Some(format!("device {}{name}", from.index + 1))
+    }
+
     /// Devices without each of which these blocks can be read: for [`Storage::read_around`].
     pub fn ways_around(&self, addr: Addr, blocks: u32) -> Vec<u16> {
         if self.contains(addr, blocks) { self.devices.alternatives(addr, blocks) } else { Vec::new() }

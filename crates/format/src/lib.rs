@@ -39,6 +39,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         superblock::SlotDisk::LAYOUT,
         superblock::DeviceDisk::LAYOUT,
         superblock::TroubleDisk::LAYOUT,
+        superblock::ScrubDisk::LAYOUT,
         superblock::BandDisk::LAYOUT,
         heartbeat::HeartbeatDisk::LAYOUT,
         row_log::RowLogDisk::LAYOUT,

@@ -63,6 +63,22 @@ disk_struct! {
 }
 
 disk_struct! {
+    /// What the last scrub found and left that looked at everything. Kept for people: nothing is decided by it.
+    pub struct ScrubDisk [24] {
+        /// When it ended; 0 where none is known.
+        pub ended_at: I64,
+        /// Pieces of content without a right copy.
+        pub content: U32,
+        /// Index nodes without a right copy.
+        pub nodes: U32,
+        /// Damaged copies of what has another, that could not be written anew.
+        pub copies: U32,
+        /// Must be zero.
+        pub reserved: U32,
+    }
+}
+
+disk_struct! {
     /// Consecutive segments that lie on the same devices in the same way.
     pub struct BandDisk [256] {
         /// Its first segment.
@@ -163,8 +179,10 @@ disk_struct! {
         pub mount_id: U64,
         /// What the devices of the table have done wrong, in the same order.
         pub troubles: [TroubleDisk; 32],
+        /// What the last scrub found.
+        pub scrubbed: ScrubDisk,
         /// Must be zero.
-        pub reserved3: [u8; 48],
+        pub reserved3: [u8; 24],
         /// The device table; entries from `device_count` on are zero.
         pub devices: [DeviceDisk; 32],
         /// Where segments lie; the first entry without segments ends it.
@@ -287,6 +305,39 @@ pub struct Trouble {
     pub wrong: u16,
     /// Writes and flushes that it failed.
     pub failed: u16,
+}
+
+/// What a scrub found and left that looked at everything; [`u32::MAX`] for more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// When it ended.
+    pub ended_at: Time,
+    /// Pieces of content without a right copy.
+    pub content: u32,
+    /// Index nodes without a right copy.
+    pub nodes: u32,
+    /// Damaged copies of what has another, that could not be written anew.
+    pub copies: u32,
+}
+
+impl Scrubbed {
+    /// Whether it left no damage.
+    #[must_use]
+    pub const fn is_clean(&self) -> bool {
+        self.content == 0 && self.nodes == 0 && self.copies == 0
+    }
+
+    fn encode(&self, d: &mut ScrubDisk) {
+        d.ended_at.set(self.ended_at.0);
+        d.content.set(self.content);
+        d.nodes.set(self.nodes);
+        d.copies.set(self.copies);
+    }
+
+    fn decode(d: &ScrubDisk) -> Option<Self> {
+        let (content, nodes, copies) = (d.content.get(), d.nodes.get(), d.copies.get());
+        (d.ended_at.get() != 0).then(|| Self { ended_at: Time(d.ended_at.get()), content, nodes, copies })
+    }
 }
 
 /// One device of the volume.
@@ -497,6 +548,8 @@ pub struct Superblock {
     pub devices: Vec<DeviceEntry>,
     /// What they have done wrong, by index.
     pub troubles: [Trouble; DEVICES_MAX],
+    /// What the last scrub found, if one is known.
+    pub scrubbed: Option<Scrubbed>,
     /// Where segments lie, in the order of their numbers.
     pub bands: Vec<Band>,
 }
@@ -607,6 +660,9 @@ impl Superblock {
             slot.wrong.set(trouble.wrong);
             slot.failed.set(trouble.failed);
         }
+        if let Some(scrubbed) = &self.scrubbed {
+            scrubbed.encode(&mut d.scrubbed);
+        }
         for (slot, band) in d.bands.iter_mut().zip(&self.bands) {
             *slot = band.encode();
         }
@@ -688,6 +744,7 @@ impl Superblock {
                 wrong: t.wrong.get(),
                 failed: t.failed.get(),
             }),
+            scrubbed: Scrubbed::decode(&d.scrubbed),
             bands: decode_bands(&d.bands, count, segment_blocks)?,
         };
         this.validate()?;

@@ -89,6 +89,7 @@ mod tests {
             clean: false,
             mount_id: 1,
             troubles: Default::default(),
+            scrubbed: None,
             hash_key: [0; 16],
             made_at: Time(0),
             written_at: Time(0),

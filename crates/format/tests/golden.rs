@@ -14,7 +14,7 @@ use nenrin_format::partial::{Header, MapEntry, PartialKind};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::{Past, Root, TreeRoot};
 use nenrin_format::row_log::{RowEntry, RowLog};
-use nenrin_format::superblock::{Band, DeviceEntry, Profile, Superblock, Trouble};
+use nenrin_format::superblock::{Band, DeviceEntry, Profile, Scrubbed, Superblock, Trouble};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
 use std::fmt::Write as _;
@@ -58,6 +58,7 @@ fn superblock() -> Superblock {
         hash_key: *b"fedcba9876543210",
         mount_id: 0x5152_5354_5556_5758,
         troubles: Default::default(),
+        scrubbed: None,
         made_at: Time(1_700_000_000_000_000_001),
         written_at: Time(-2),
         mounted_nanos: 0x0102_0304_0506,
@@ -204,6 +205,17 @@ fn what_devices_did_wrong_lies_where_the_document_says() {
     let bytes = s.encode();
     assert_eq!(bytes[272..284], [0, 0, 0, 0, 0, 0, 1, 0, 3, 2, 4, 0]);
     assert_eq!(Superblock::decode(&bytes).unwrap().troubles, s.troubles);
+}
+
+#[test]
+fn what_a_scrub_found_lies_where_the_document_says() {
+    let mut s = superblock();
+    assert_eq!(Superblock::decode(&s.encode()).unwrap().scrubbed, None);
+    s.scrubbed = Some(Scrubbed { ended_at: Time(0x0102), content: 3, nodes: 4, copies: u32::MAX });
+    let bytes = s.encode();
+    assert_eq!(bytes[464..472], [2, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[472..488], [3, 0, 0, 0, 4, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]);
+    assert_eq!(Superblock::decode(&bytes).unwrap().scrubbed, s.scrubbed);
 }
 
 fn map() -> Vec<MapEntry> {

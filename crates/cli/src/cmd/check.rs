@@ -4,8 +4,8 @@ use crate::command::{Command, arguments};
 use crate::error::{Fail, Outcome, USAGE};
 use crate::output::{self, Progress, printable};
 use crate::repair::{self, How};
-use crate::{device, members};
-use nenrin_core::check::{Finding, Severity, Step};
+use crate::{device, members, report};
+use nenrin_core::check::{Finding, Severity, Step, What};
 use nenrin_core::{CheckOptions, CheckReport, check};
 use nenrin_device::OpenMode;
 use serde_json::{Value, json};
@@ -133,16 +133,16 @@ fn severity(finding: &Finding) -> &'static str {
     }
 }
 
-fn show(path: &Path, report: &CheckReport, data: bool) {
-    for finding in &report.findings {
+fn show(path: &Path, found: &CheckReport, data: bool) {
+    for finding in &found.findings {
         output::line(format!("{} {}", severity(finding), printable(&finding.to_string())));
     }
-    let more = report.total() - report.findings.len() as u64;
+    let more = found.total() - found.findings.len() as u64;
     if more > 0 {
         output::line(format!("and {more} more"));
     }
-    let c = &report.counts;
-    let verdict = match (report.errors, report.notes) {
+    let c = &found.counts;
+    let verdict = match (found.errors, found.notes) {
         (0, 0) => "clean".to_owned(),
         (0, notes) => format!("clean, {notes} notes"),
         (errors, notes) => format!("{errors} errors, {notes} notes"),
@@ -156,6 +156,34 @@ fn show(path: &Path, report: &CheckReport, data: bool) {
         c.checkpoints,
         c.nodes
     ));
+    if let Some(left) = found.scrubbed.as_ref().and_then(report::scrub_problem).filter(|_| !data) {
+        output::line(format!("{}: {left}; --data reads all of it", path.display()));
+    }
+    if let Some(next) = next(found) {
+        output::line(format!("{}: what to do: {next}", path.display()));
+    }
+}
+
+/// What to do about what was found, if anything.
+fn next(report: &CheckReport) -> Option<&'static str> {
+    let errors: Vec<What> = report.kinds.keys().copied().filter(|w| w.severity() == Severity::Error).collect();
+    // Of these something else is right, which a volume in use finds by itself.
+    let has_copy = |w: &What| {
+        use What::{ContentCopyDamaged, NodeCopyDamaged, ParityWrong, RootCopyDamaged, SlotDamaged, SlotStale};
+        [SlotDamaged, SlotStale, RootCopyDamaged, NodeCopyDamaged, ContentCopyDamaged, ParityWrong].contains(w)
+    };
+    match errors.as_slice() {
+        [] => None,
+        all if all.iter().all(|w| *w == What::DeviceAbsent || has_copy(w)) && all.contains(&What::DeviceAbsent) => {
+            Some("mount it with all of its devices; one that is lost, nenrin device replace puts another in place of")
+        }
+        all if all.iter().all(has_copy) => {
+            Some("mount it and run nenrin scrub: it writes anew what is right elsewhere")
+        }
+        _ => Some(
+            "nenrin check --repair -n plans a repair and lists what would be lost; copy the devices first if you can",
+        ),
+    }
 }
 
 fn as_value(report: &CheckReport) -> Value {
@@ -176,6 +204,7 @@ fn as_value(report: &CheckReport) -> Value {
         "clean": report.clean(),
         "errors": report.errors,
         "notes": report.notes,
+        "what_to_do": next(report),
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
         "counts": {
             "inodes": c.inodes,

@@ -2,6 +2,7 @@
 
 use crate::command::{Command, arguments};
 use crate::control::{CleanData, CleanEstimateData, Client, Request};
+use crate::ending::Ending;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::show_bytes;
@@ -22,7 +23,8 @@ pub const COMMAND: Command = Command {
             Files are put in order only here: where parts of a file lie in runs shorter than 128 KiB they are copied, in order of\n\
             the file. Those that share blocks with other files (a plain cp) keep these where they are. Each file needs room\n\
             for its copy; below a quarter of what is available none is taken, so that no history goes and nobody who writes waits.\n\
-            It can be interrupted at any time.",
+            It can be interrupted at any time, and says what it did so far.\n\
+            exit codes: 0 done, 1 not, 2 called wrongly, 130 interrupted.",
     examples: &[
         ("clean -n ~/work", "what cleaning would free, and put in order"),
         ("clean ~/work", "clean now, with progress"),
@@ -97,15 +99,27 @@ fn tell(path: &Path, json: bool, would: &CleanEstimateData) -> Outcome {
     Ok(0)
 }
 
+/// What was done, for who ends it.
+fn so_far(data: &CleanData) -> String {
+    let [freed, moved, ordered] = [data.freed_bytes, data.moved_bytes, data.ordered_bytes].map(show_bytes);
+    format!(
+        "{freed} became free, {moved} moved, {} put in order ({ordered}), which stays so; it does not go on, and what is left \
+         the next one does, or the mount in the background",
+        files(data.ordered_files)
+    )
+}
+
 fn clean(owner: &mut Client) -> Result<CleanData, Fail> {
     let mut progress = Progress::new();
     let (mut begin, run) = (true, sys::random_number().at("/dev/urandom")?);
+    let ending = Ending::told("nothing was moved yet").at("signals")?;
     loop {
         let data: CleanData = owner.call(&Request::Clean { begin, run, bytes: STEP_BYTES })?;
         if data.done {
             return Ok(data);
         }
         begin = false;
+        ending.say(so_far(&data));
         if !data.ordering {
             progress.at("cleaning", data.moved_bytes, data.moved_bytes_expected);
         } else if data.looked {

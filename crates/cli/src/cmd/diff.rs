@@ -5,6 +5,7 @@ use crate::control::{DiffData, DiffResult, Request};
 use crate::error::{FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, printable};
+use crate::restore::has_hidden;
 use crate::shelf::Shelf;
 use crate::then::Then;
 use crate::{clock, patch, when};
@@ -24,8 +25,10 @@ pub const COMMAND: Command = Command {
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
     notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it (the\n\
             newest state not later than the end of that day, minute or second), or \"10 minutes ago\"; without TO, what there is now.\n\
-            Letters: + came, - went, M was modified (content or attributes, or another file was renamed to its name; of a directory:\n\
-            its entries), R was renamed; ? where one of the states does not know what it was (see nenrin retention --help).\n\
+            What was removed and came back as it was, as by nenrin restore, is not told. Letters: + came, - went, M was modified\n\
+            (content or attributes, or another file was renamed to its name; of a directory: its entries; with \"(attributes)\"\n\
+            behind it: another file, with the same content), R was renamed; ? where one of the states does not know what it was\n\
+            (see nenrin retention --help).\n\
             --content writes names as patch(1) reads them: those with control characters, quotes or backslashes, and those that are\n\
             no text, in quotes; --json has the bytes of the latter as path_bytes and from_bytes.",
     examples: &[
@@ -58,9 +61,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let request = Request::Diff { path: path.clone(), from, to };
     let mut result: DiffResult = owner.call_for_parts(&request, &mut |some: Vec<DiffData>| all.extend(some))?;
     all.append(&mut result.differences);
-    // What went under a name before what came under it.
-    all.sort_by(|a, b| a.path_as_bytes().cmp(b.path_as_bytes()).then((a.change != "-").cmp(&(b.change != "-"))));
-    result.differences = joined(all);
+    result.differences = joined(without_hidden(all));
     let places = content.then(|| Places::new(&mount, &result, &path)).transpose()?;
     let mut code = 0;
     if json {
@@ -79,6 +80,26 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         }
     }
     Ok(code)
+}
+
+/// Without what a restore made on its way to its place: that came there, and went from there what it replaced.
+fn without_hidden(all: Vec<DiffData>) -> Vec<DiffData> {
+    let plain = |d: DiffData| {
+        let [was, is] = [d.old_path_as_bytes(), d.path_as_bytes()].map(has_hidden);
+        match (was, is) {
+            (false, false) => Some(d),
+            (true, false) => Some(DiffData { change: "+".into(), from: None, from_bytes: None, ..d }),
+            (false, true) => {
+                let (path, path_bytes) = (d.from.clone().unwrap_or_default(), d.from_bytes.clone());
+                Some(DiffData { change: "-".into(), from: None, from_bytes: None, path, path_bytes, ..d })
+            }
+            (true, true) => None,
+        }
+    };
+    let mut all: Vec<DiffData> = all.into_iter().filter_map(plain).collect();
+    // What went under a name before what came under it.
+    all.sort_by(|a, b| a.path_as_bytes().cmp(b.path_as_bytes()).then((a.change != "-").cmp(&(b.change != "-"))));
+    all
 }
 
 /// A file that went and one that came under the same name, which follow each other: the name was saved to by renaming, and that is how
@@ -103,7 +124,10 @@ fn show(d: &DiffData) {
     let slash = if d.kind == "directory" { "/" } else { "" };
     match d.from.as_deref().filter(|_| d.change == "R") {
         Some(from) => output::line(format!("R {}{slash} -> {}{slash}", printable(from), printable(&d.path))),
-        None => output::line(format!("{} {}{slash}", d.change, printable(&d.path))),
+        None => {
+            let only = if d.attributes_only { " (attributes)" } else { "" };
+            output::line(format!("{} {}{slash}{only}", d.change, printable(&d.path)));
+        }
     }
 }
 
@@ -234,6 +258,32 @@ fn content_diff(old: Option<&Then>, new: Option<&Then>, names: &(String, String)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_restore_makes_on_its_way_is_not_told() {
+        let of = |change: &str, path: &str, from: Option<&str>| DiffData {
+            change: change.into(),
+            replaced: false,
+            attributes_only: false,
+            path: path.into(),
+            from: from.map(str::to_owned),
+            path_bytes: None,
+            from_bytes: None,
+            kind: "directory".into(),
+            size: 0,
+            content: None,
+        };
+        let all = vec![
+            of("R", "d", Some(".restoring-7/copy")),
+            of("M", "d/f", Some(".restoring-7/copy/f")),
+            of("R", ".restoring-7/copy", Some("d")),
+            of("+", ".restoring-7", None),
+            of("M", "a", None),
+        ];
+        let told: Vec<_> = without_hidden(all).into_iter().map(|d| (d.change, d.path, d.from)).collect();
+        let told: Vec<_> = told.iter().map(|(c, p, f)| (&**c, &**p, f.as_deref())).collect();
+        assert_eq!(told, [("M", "a", None), ("-", "d", None), ("+", "d", None), ("+", "d/f", None)]);
+    }
 
     #[test]
     fn names_in_headers() {

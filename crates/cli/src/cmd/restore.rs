@@ -24,31 +24,45 @@ use std::path::{Component, Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "restore",
-    usage: &["restore [--json] PATH --at WHEN [--to DEST] [--force]", "restore [--json] --list-deleted DIR"],
+    usage: &[
+        "restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force|--salvage]",
+        "restore [--json] --list-deleted DIR",
+    ],
     about: "Brings back a file or a directory as it was",
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
-        ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
+        (
+            "--to DEST",
+            "restore as DEST, which may lie anywhere, rather than as PATH; where DEST is a directory, into it",
+        ),
+        ("--as DEST", "restore as DEST also where that is a directory: with --force it is replaced"),
         (
             "--force",
             "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
         ),
+        (
+            "--salvage",
+            "of damaged files, too, what can be read: zeros stand for the rest, which is listed; replaces nothing",
+        ),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
-    notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows what\n\
-            there was. Of a range like 3..7 any number will do for a file; of a directory they differ in what is below it. A time,\n\
-            as clocks here show it, means the newest state not later than the end of that day, minute or second. A DEST off the\n\
-            volume that is there already is not replaced, since nothing would bring it back. The copy gets owner, permissions,\n\
-            times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id and\n\
-            set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no room on the volume,\n\
-            and takes the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force\n\
-            replaces it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and\n\
-            what you may not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was\n\
-            replaced cannot be removed, as directories of other users; it is told where that is then. With --json left_out tells\n\
-            path and why (unknown, damaged, forbidden; attributes: these alone). All content is read before it is shared; where\n\
-            some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what he may read,\n\
-            without --force.\n\
+    notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows what there\n\
+            was. As cp does, --to DEST restores into a directory that is there, under the name that PATH has: --force replaces what has\n\
+            that name in it, and nothing else. Of a range like 3..7 any number will do for a file; of a directory they differ in what is\n\
+            below it. A time, as clocks here show it, means the newest state not later than the end of that day, minute or second. A\n\
+            DEST off the volume that is there already is not replaced, since nothing would bring it back. The copy gets owner,\n\
+            permissions, times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id\n\
+            and set-group-id bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the\n\
+            volume it takes room for names and index, and as much as it has of what no snapshot keeps, which counted as available. It\n\
+            takes the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces\n\
+            it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and what you may\n\
+            not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was replaced cannot be\n\
+            removed, as directories of other users; it is told where that is then. With --json left_out tells path and why (unknown,\n\
+            damaged, forbidden; attributes: these alone). All content is read before it is shared; where some of it is damaged --force\n\
+            replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is left of it: it says which bytes\n\
+            are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume\n\
+            nor is root restores what he may read, without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -60,15 +74,17 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut json, mut force, mut list) = (false, false, false);
-    let (mut at, mut to) = (None, None);
+    let (mut json, mut how, mut list) = (false, How { force: false, salvage: false }, false);
+    let (mut at, mut to, mut exact) = (None, None, None);
     let given = arguments(&COMMAND, parser, 1, |flag, parser| {
         match flag.shown().as_str() {
             "--json" => json = true,
-            "--force" => force = true,
+            "--force" => how.force = true,
+            "--salvage" => how.salvage = true,
             "--list-deleted" => list = true,
             "--at" => at = Some(text_value(parser)?),
             "--to" => to = Some(PathBuf::from(parser.value()?)),
+            "--as" => exact = Some(PathBuf::from(parser.value()?)),
             _ => return Ok(false),
         }
         Ok(true)
@@ -76,15 +92,77 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let path = given.first().map(Path::new);
     match (list, path, at) {
         (true, Some(_), Some(_)) => Err(COMMAND.misuse("--list-deleted takes no --at")),
-        (true, Some(_), None) if to.is_some() || force => {
-            Err(COMMAND.misuse("--list-deleted restores nothing, so --to and --force mean nothing"))
+        (true, Some(_), None) if to.is_some() || exact.is_some() || how.force || how.salvage => {
+            Err(COMMAND.misuse("--list-deleted restores nothing, so --to, --as, --force and --salvage mean nothing"))
         }
+        (false, ..) if how.force && how.salvage => {
+            Err(COMMAND.misuse("--salvage goes without --force: what is not whole replaces nothing"))
+        }
+        (false, ..) if to.is_some() && exact.is_some() => Err(COMMAND.misuse("--to and --as exclude each other")),
         (true, Some(dir), None) => list_deleted(dir, json),
         (true, None, _) => Err(COMMAND.misuse("a directory is needed")),
-        (false, Some(path), Some(at)) => bring_back(path, &at, to.as_deref(), force, json),
+        (false, Some(path), Some(at)) => {
+            let to = exact.map(Dest::Exactly).or(to.map(Dest::Into)).unwrap_or(Dest::Itself);
+            bring_back(path, &at, &to, how, json)
+        }
         (false, Some(_), None) => Err(COMMAND.misuse("--at says which state")),
         (false, None, _) => Err(COMMAND.misuse("a path is needed")),
     }
+}
+
+/// What a user wants to be done.
+#[derive(Clone, Copy)]
+struct How {
+    /// What is there is replaced.
+    force: bool,
+    /// What is left of damaged files is wanted.
+    salvage: bool,
+}
+
+/// Where a user wants it.
+enum Dest {
+    /// Where it was.
+    Itself,
+    /// There, or in that directory.
+    Into(PathBuf),
+    /// Exactly there.
+    Exactly(PathBuf),
+}
+
+impl Dest {
+    /// Where it comes to lie: `inside` of the volume, which is `path` here.
+    fn place(&self, path: &Path, mount: &Mount, inside: &Path) -> Result<PathBuf, Fail> {
+        let own = || {
+            let above = mount.root.components().filter(|c| matches!(c, Component::Normal(_))).count();
+            mount.point.join(inside.components().skip(above).collect::<PathBuf>())
+        };
+        Ok(match self {
+            Self::Exactly(dest) => dest.clone(),
+            Self::Into(dest) if !dest.is_dir() || fs::canonicalize(dest).is_ok_and(|real| real == own()) => dest.clone(),
+            Self::Into(dest) => dest.join(inside.file_name().ok_or_else(|| {
+                let text = "is there already, and all of a volume has no name that it could have in it; say a DEST that is not";
+                Fail::at(dest.display(), text)
+            })?),
+            // Of "." and ".." that is the place, and of a link what it leads to where that is meant.
+            Self::Itself if path.file_name().is_none() || is_followed(path) => own(),
+            Self::Itself => path.to_owned(),
+        })
+    }
+}
+
+/// Whether a path ends in a slash, or in "/.", and is a link without that: what was found there is meant, and not the link.
+fn is_followed(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    let follows = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
+    let plain: PathBuf = path.components().collect();
+    follows && fs::symlink_metadata(plain).is_ok_and(|m| m.is_symlink())
+}
+
+/// Whether who asks is in a directory, or below it.
+fn is_around_us(dest: &Path) -> bool {
+    let is_directory = fs::symlink_metadata(dest).is_ok_and(|m| m.is_dir());
+    let here = std::env::current_dir().and_then(|here| Ok(here.starts_with(fs::canonicalize(dest)?)));
+    is_directory && here.unwrap_or(false)
 }
 
 fn plural(n: u64, one: &str, many: &str) -> String {
@@ -140,7 +218,7 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
 fn named_then(teller: &mut Teller, inside: &Path, cno: u64) -> Option<String> {
     let Teller::Owner(owner) = teller else { return None };
     let then: Option<Vec<u8>> = owner.call(&Request::PathThen { path: inside.to_owned(), cno }).ok()?;
-    String::from_utf8(then?).ok()
+    String::from_utf8(then?).ok().filter(|then| !restore::has_hidden(then.as_bytes()))
 }
 
 /// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.
@@ -152,14 +230,21 @@ fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fai
     Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
 }
 
-/// Where a path leads that ends in a slash, or in "/.", and is a link without that: what was found there is meant, and not the link.
-fn led_to(path: &Path, mount: &Mount, inside: &Path) -> Option<PathBuf> {
-    let bytes = path.as_os_str().as_bytes();
-    let follows = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
-    let plain: PathBuf = path.components().collect();
-    let is_link = follows && fs::symlink_metadata(plain).is_ok_and(|m| m.is_symlink());
-    let above = mount.root.components().filter(|c| matches!(c, Component::Normal(_))).count();
-    is_link.then(|| mount.point.join(inside.components().skip(above).collect::<PathBuf>()))
+/// Ranges that are told of each file.
+const BAD_SHOWN: usize = 100;
+
+/// Which bytes of a copy are zeros since they could not be read.
+fn bad_bytes(bad: &[(u64, u64)], named: &str) -> String {
+    let bytes: u64 = bad.iter().map(|(from, to)| to - from).sum();
+    let ranges: Vec<String> = bad.iter().take(BAD_SHOWN).map(|(from, to)| format!("{from} to {}", to - 1)).collect();
+    let more = match bad.len().saturating_sub(BAD_SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more ranges (--json lists all)"),
+    };
+    let ranges = ranges.join(", ");
+    format!(
+        "is damaged in {named}, and {bytes} bytes of the copy are zeros that could not be read: bytes {ranges}{more}"
+    )
 }
 
 /// What a directory had that was replaced, and the state has not.
@@ -174,33 +259,36 @@ fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -
     format!("{what} {named} is not there any more: {names}{more}{kept}")
 }
 
-fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
+fn bring_back(path: &Path, at: &str, to: &Dest, How { force, salvage }: How, json: bool) -> Outcome {
     let (mut teller, mount, inside) = told_by(path)?;
     let state = teller.find(at)?;
     let root = Shelf::of(&mount)?.root(state.cno);
-    if inside.as_os_str().is_empty() && to.is_none() {
+    if inside.as_os_str().is_empty() && matches!(to, Dest::Itself) {
         return Err(Fail::at(
             path.display(),
             "is all of the volume; --to DEST restores it beside, or name what is missing",
         ));
     }
+    let dest = &*to.place(path, &mount, &inside)?;
     let then = Then::new(root, inside.clone());
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     is_there(path, &then, &state, &named).map_err(|e| match named_then(&mut teller, &inside, state.cno) {
         Some(was) => {
             let (was, cno) = (mount.point.join(printable(&was)), state.cno);
-            let to = to.unwrap_or(path).display();
-            let text = format!("had another name in {named}: nenrin restore {} --at {cno} --to {to}", was.display());
+            let to = if dest.is_dir() { "--as" } else { "--to" };
+            let (was, dest) = (was.display(), dest.display());
+            let text = format!("had another name in {named}: nenrin restore {was} --at {cno} {to} {dest}");
             Fail { message: format!("{}: {text}", path.display()), ..e }
         }
         None => e,
     })?;
-    let led_to = to.is_none().then(|| led_to(path, &mount, &inside)).flatten();
-    let dest = led_to.as_deref().or(to).unwrap_or(path);
-    if !force && fs::symlink_metadata(dest).is_ok() {
-        return Err(restore::exists(dest));
-    }
+    let is_around_us = force && is_around_us(dest);
+    let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
+    let volume = device(&mount.point).at(mount.point.display())?;
     let parent = mounts::above(dest);
+    if !force && fs::symlink_metadata(dest).is_ok() {
+        return Err(restore::exists(dest, device(parent).is_ok_and(|d| d == volume)));
+    }
     if !parent.is_dir() {
         let text = match fs::metadata(parent) {
             Ok(_) => "is not a directory; say where else by --to DEST",
@@ -210,8 +298,6 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     }
     // Whoever ends this finds nothing half done.
     sys::block_ending_signals().at("signals")?;
-    let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
-    let volume = device(&mount.point).at(mount.point.display())?;
     let from = then.path();
     let has_owner = matches!(teller, Teller::Owner(_));
     let teller = RefCell::new(teller);
@@ -237,8 +323,9 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         },
         shown: &|| shown_by_states(&mut teller.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
+        salvage,
     };
-    let Restored { copied, left_out, rest, beyond, beyond_count, keeper } =
+    let Restored { copied, left_out, salvaged, rest, beyond, beyond_count, keeper } =
         restore::copy(&from, dest, force, &mut calls)
             .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
             .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
@@ -247,12 +334,19 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         Ok(below) if below.as_os_str().is_empty() => path.to_string_lossy().into_owned(),
         below => path.join(below.unwrap_or(p)).to_string_lossy().into_owned(),
     };
+    if is_around_us {
+        output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
+    }
     // What is there is not all that was, or more than that.
-    let code = if left_out.is_empty() && rest.is_none() { 0 } else { FAILURE };
+    let code = if left_out.is_empty() && salvaged.is_empty() && rest.is_none() { 0 } else { FAILURE };
     for LeftOut { path, lack } in &left_out {
         let what = if *lack == Lack::Attributes { "these were" } else { "was" };
         output::notice(format!("{} {} in {named}, and {what} left out", printable(&shown(path)), lack.words()));
     }
+    for file in &salvaged {
+        output::notice(format!("{} {}", printable(&shown(&file.path)), bad_bytes(&file.bad, &named)));
+    }
+    let salvaged: Vec<_> = salvaged.iter().map(|s| json!({ "path": shown(&s.path), "bad": s.bad })).collect();
     let left_out: Vec<_> = left_out.iter().map(|l| json!({ "path": shown(&l.path), "why": l.lack.word() })).collect();
     if let Some(rest) = &rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
@@ -284,6 +378,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "permissions_lost": copied.permissions_lost,
             "permissions_back": copied.permissions_back,
             "left_out": left_out,
+            "salvaged": salvaged,
             "replaced_kept_in": kept_in,
             "went": beyond.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
             "went_count": beyond_count,

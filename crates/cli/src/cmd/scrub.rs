@@ -2,6 +2,7 @@
 
 use crate::command::{Command, arguments, text_value};
 use crate::control::{Request, ScrubData};
+use crate::ending::Ending;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress, printable};
 use crate::size::{parse_bytes, show_bytes};
@@ -25,8 +26,8 @@ pub const COMMAND: Command = Command {
             damaged that a mount would read, the index takes in what it says. Content has one copy, on a mirror two, with\n\
             parity what it can be made of: where none is right, the damage is listed by path and offset, and stays until the\n\
             file is written again or restored. A volume that is not mounted, or mounted read-only, is verified and not changed.\n\
-            It can be interrupted at any time.\n\
-            exit codes: 0 nothing wrong, 1 all damage was mended, 4 damage is left, 8 it could not run.",
+            It can be interrupted at any time, and says how far it came; the next one begins anew.\n\
+            exit codes: 0 nothing wrong, 1 all damage was mended, 4 damage is left, 8 it could not run, 130 interrupted.",
     examples: &[
         ("scrub ~/work", "the volume mounted there"),
         ("scrub --rate 20M --json /srv/photos", "quietly, for a nightly job"),
@@ -54,15 +55,25 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     })?;
     let path = given.first().map_or(Path::new("."), Path::new);
     let could_not = |f: Fail| f.with_code(super::check::COULD_NOT);
-    let data = match Target::find(path).map_err(could_not)? {
+    let target = Target::find(path).map_err(could_not)?;
+    let ending = Ending::told("nothing was verified yet").at("signals").map_err(could_not)?;
+    let data = match target {
         Target::Owner(mut owner) => {
             let run = sys::random_number().at("/dev/urandom")?;
-            let step = |begin, bytes| owner.call(&Request::Scrub { begin, run, bytes });
+            let step = |begin, bytes| {
+                let data = owner.call(&Request::Scrub { begin, run, bytes })?;
+                ending.say(so_far(&data));
+                Ok(data)
+            };
             paced(rate, &mut RealTime(Instant::now()), step)
         }
         Target::Device(fs, _) => {
             let mut scrub = fs.scrub();
-            paced(rate, &mut RealTime(Instant::now()), |_, bytes| step_here(&fs, &mut scrub, bytes))
+            paced(rate, &mut RealTime(Instant::now()), |_, bytes| {
+                let data = step_here(&fs, &mut scrub, bytes)?;
+                ending.say(so_far(&data));
+                Ok(data)
+            })
         }
     }
     .map_err(could_not)?;
@@ -76,6 +87,20 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         (false, 0) => 0,
         (false, _) => 1,
     })
+}
+
+/// How far it came, for who ends it.
+fn so_far(data: &ScrubData) -> String {
+    let (copies, mended, lost) = (data.copies_damaged, data.copies_mended, data.extents_damaged + data.nodes_lost);
+    let percent = data.bytes.saturating_mul(100).checked_div(data.bytes_expected).unwrap_or(0).min(99);
+    let found = match (copies, lost) {
+        (0, 0) => "and nothing of that is damaged".to_owned(),
+        _ => format!(
+            "with {copies} damaged copies, of which {mended} were mended, and {lost} pieces of content or index nodes \
+             damaged without a right copy"
+        ),
+    };
+    format!("about {percent} % were verified, {found}; it does not go on, and the next scrub begins anew")
 }
 
 fn bad_rate(text: &str) -> Fail {
@@ -227,6 +252,28 @@ mod tests {
         let (all, took) = *steps.last().unwrap();
         assert!(all > 40 << 20, "{all} bytes");
         assert!(took >= Duration::from_secs(4) && took <= Duration::from_secs(6), "{all} bytes took {took:?}");
+    }
+
+    #[test]
+    fn how_far_it_came() {
+        let data = ScrubData {
+            done: false,
+            bytes: 42,
+            bytes_expected: 100,
+            has_losses: false,
+            nodes: 0,
+            blocks: 0,
+            copies_damaged: 0,
+            copies_mended: 0,
+            nodes_lost: 0,
+            extents_damaged: 0,
+            findings: Vec::new(),
+        };
+        assert!(
+            so_far(&data).starts_with("about 42 % were verified, and nothing of that is damaged; it does not go on")
+        );
+        let bad = ScrubData { copies_damaged: 3, copies_mended: 2, nodes_lost: 1, extents_damaged: 4, ..data };
+        assert!(so_far(&bad).contains("3 damaged copies, of which 2 were mended, and 5 pieces"));
     }
 
     #[test]

@@ -392,6 +392,28 @@ pub struct LayingData {
     pub waits: Option<String>,
 }
 
+/// What the last scrub left.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ScrubbedData {
+    /// When it ended, RFC 3339.
+    pub ended_at: String,
+    /// The same in nanoseconds since 1970.
+    pub nanos: i64,
+    /// Pieces of content without a right copy.
+    pub extents_damaged: u64,
+    /// Index nodes without a right copy.
+    pub nodes_lost: u64,
+    /// Damaged copies of what has another, that could not be written anew.
+    pub copies_damaged: u64,
+}
+
+impl ScrubbedData {
+    /// Whether it left no damage.
+    pub const fn is_clean(&self) -> bool {
+        self.extents_damaged == 0 && self.nodes_lost == 0 && self.copies_damaged == 0
+    }
+}
+
 /// How far scrubbing came, and what it found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ScrubData {
@@ -547,6 +569,9 @@ pub struct VolumeInfo {
     pub pid: Option<u32>,
     /// Its mounts.
     pub mounts: Vec<MountData>,
+    /// The last scrub that looked at everything, as far as it is known.
+    #[serde(default)]
+    pub scrubbed: Option<ScrubbedData>,
     /// What the heartbeat says, where a mount ever had `mmp`.
     #[serde(default)]
     pub mmp: Option<MmpData>,

@@ -19,7 +19,7 @@ pub use client::{Client, mount_of_directory, owner_of_device, owner_of_directory
 pub use data::{
     CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData, Hello, JoinData,
     LayingData, MmpData, MountData, PastMount, RecoveryData, Released, Reply, Request, RestData, ScrubData,
-    ScrubFindingData, SegmentData, ShedData, VolumeInfo,
+    ScrubFindingData, ScrubbedData, SegmentData, ShedData, VolumeInfo,
 };
 pub use past::{CheckpointData, DeletedData, DiffData, DiffResult, GoneData, StateData};
 pub use server::{Answer, Parts, Presence, Server};

@@ -10,6 +10,9 @@ pub struct DiffData {
     /// Of `M`: another file has the name, as of programs that save by renaming a new one over it.
     #[serde(default)]
     pub replaced: bool,
+    /// Of a replaced one: its content is the same, and only its time, owner or permissions are others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attributes_only: bool,
     /// Its path, from the directory that was asked about.
     pub path: String,
     /// The path it had before, if that is another: it, or a directory above it, was renamed.
@@ -101,6 +104,9 @@ pub struct StateData {
     pub editor_uid: Option<u32>,
     /// Inode.
     pub ino: Option<u64>,
+    /// What checkpoints before this one showed of it was let go for want of room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub let_go_before: Option<u64>,
 }
 
 /// A name that a directory has no more.

@@ -10,6 +10,7 @@ use crate::control::{
     Request, VolumeInfo,
 };
 use crate::error::Fail;
+use crate::mended::Mended;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::output::printable;
@@ -32,6 +33,8 @@ const FORGET_WAIT: Duration = Duration::from_secs(3);
 
 /// That checkpoints rest is logged no more often than this.
 const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
+/// And what devices did wrong, after the first time.
+const MENDED_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
@@ -93,12 +96,12 @@ pub(super) struct State {
     logged: Option<String>,
     /// Files of which it was logged that they are damaged.
     damage_logged: usize,
-    /// What the last scrub found that is left.
-    scrubbed: Option<String>,
     /// What went wrong in the background last, by thread.
     mistakes: BTreeMap<String, String>,
     /// What had been done when it was last looked at.
     counters: Counters,
+    /// What of this was logged of blocks that devices gave wrong or not at all, and when that was.
+    mended: (Mended, Option<Instant>),
     /// When it was last logged that checkpoints rest.
     rest_logged: Option<Instant>,
     /// Devices that were slow when it was last looked at.
@@ -146,6 +149,8 @@ pub struct Service {
 impl Service {
     pub fn new(fs: Arc<Fs>, path: PathBuf, options: &Options, log: Arc<Log>, events: Sender<Event>) -> Self {
         let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
+        // What devices did before this mount was told by that one.
+        let mended = (Mended::of(&fs), None);
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -155,9 +160,9 @@ impl Service {
             problem: None,
             logged: None,
             damage_logged: 0,
-            scrubbed: None,
             mistakes: BTreeMap::new(),
             counters: Counters::default(),
+            mended,
             rest_logged: None,
             slow: Vec::new(),
             joining: None,
@@ -267,6 +272,7 @@ impl Service {
     /// Commits everything, writes a clean root, closes the device.
     pub fn close(&self) -> Result<(), Fail> {
         self.note_damage();
+        self.note_mended(true);
         let mut state = self.lock();
         state.closing = true;
         let fs = state.fs.take();
@@ -376,11 +382,6 @@ impl Service {
         }
     }
 
-    /// Notes what the last scrub found, if anything.
-    pub(super) fn note_scrubbed(&self, found: Option<String>) {
-        self.lock().scrubbed = found;
-    }
-
     /// Notes that work in the background stopped at a mistake of this program. It goes on; what it did not do this time it may never do.
     pub(super) fn note_mistake(&self, thread: &str, what: &str) {
         let text = format!("a mistake of this program, in {thread}: {what}; unmount and mount again, and report it");
@@ -420,6 +421,20 @@ impl Service {
         if let Some(text) = report::let_go(&fs, &before) {
             self.log.line(&format!("{}: {text}", self.path.display()));
         }
+    }
+
+    /// Logs blocks that devices gave wrong or not at all, and how many were written anew: at once, and then no more often than
+    /// [`MENDED_LOGGED_EVERY`]; where it is the last time, what is left.
+    pub fn note_mended(&self, is_last: bool) {
+        let Ok(fs) = self.fs() else { return };
+        let now = Mended::of(&fs);
+        let mut state = self.lock();
+        let (before, logged) = &state.mended;
+        let is_due = is_last || logged.is_none_or(|at| at.elapsed() >= MENDED_LOGGED_EVERY);
+        let Some(text) = now.since(before).filter(|_| is_due) else { return };
+        state.mended = (now, Some(Instant::now()));
+        drop(state);
+        self.log.line(&format!("{}: {text}", self.path.display()));
     }
 
     /// Logs that no checkpoints are made by themselves: once, however often that changes meanwhile.
@@ -547,7 +562,7 @@ impl Service {
             }
             other => Some(other.map_err(|e| Fail::at(path.display(), e))?),
         };
-        let unknown = plan.is_none().then(|| states::unheard_of(&fs.checkpoints()));
+        let unknown = plan.is_none().then(|| states::unheard_of(fs.checkpoints_cut(), &fs.checkpoints()));
         let plan = plan.unwrap_or_default();
         if plan.names.iter().any(|n| n.is_now) {
             // Whoever removes it now must find it in the past then.
@@ -600,7 +615,7 @@ impl Service {
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
         let state = self.lock();
-        info.problems.extend(state.problem.iter().chain(&state.scrubbed).chain(state.mistakes.values()).cloned());
+        info.problems.extend(state.problem.iter().chain(state.mistakes.values()).cloned());
         drop(state);
         Ok(info)
     }

@@ -3,7 +3,7 @@
 use super::service::{Service, plain, segment_blocks};
 use crate::control::Answer;
 use crate::error::Fail;
-use crate::{clock, report};
+use crate::report;
 use std::sync::PoisonError;
 
 /// Bytes read for one answer at most.
@@ -34,7 +34,6 @@ impl Service {
         let data = report::scrub(scrub);
         if data.done {
             *current = None;
-            self.note_scrubbed(report::scrub_problem(&data, clock::now()));
             if !data.has_losses {
                 fs.damage_is_gone();
             }

@@ -37,6 +37,25 @@ impl Reading {
         read
     }
 
+    /// The first bytes from `begin`, which lies on a block, up to `end` that can be read: from, and up to; both `end` where none can.
+    ///
+    /// # Errors
+    /// As [`Reading::read`], but for what is damaged.
+    pub fn good(&mut self, source: &File, begin: u64, end: u64) -> io::Result<(u64, u64)> {
+        let (mut at, mut first) = (begin, None);
+        while at < end {
+            let next = end.min(at + ALIGNED_BYTES as u64);
+            match self.read(source, at, next) {
+                Ok(()) => drop(first.get_or_insert(at)),
+                Err(e) if e.raw_os_error() == Some(libc::EIO) && first.is_none() => {}
+                Err(e) if e.raw_os_error() == Some(libc::EIO) => break,
+                Err(e) => return Err(e),
+            }
+            at = next;
+        }
+        Ok(first.map_or((end, end), |first| (first, at)))
+    }
+
     fn pieces(&mut self, source: &File, begin: u64, end: u64) -> io::Result<()> {
         self.buffer.resize(REQUEST_BYTES + ALIGNED_BYTES, 0);
         let skip = self.buffer.as_ptr().align_offset(ALIGNED_BYTES);
@@ -70,6 +89,7 @@ mod tests {
         for (begin, end) in [(0, (2 << 20) + 5), (1 << 20, (1 << 20) + 1), (4096, 8192), (0, 0)] {
             reading.read(&file, begin, end).unwrap();
         }
+        assert_eq!(reading.good(&file, 4096, (1 << 20) + 1).unwrap(), (4096, (1 << 20) + 1));
         assert_eq!(reading.read(&file, 0, 3 << 20).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(sys::fcntl_getfl(&file).unwrap(), before);
     }

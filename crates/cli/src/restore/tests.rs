@@ -15,6 +15,7 @@ fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>)
         fits,
         shown: &|| None,
         stop: &|| false,
+        salvage: false,
     };
     copy(from, to, replace, &mut calls)
 }
@@ -162,6 +163,7 @@ fn what_stays_behind_is_told() {
             fits: &mut |_| Ok(()),
             shown: &|| None,
             stop: &|| false,
+            salvage: false,
         };
         let rest = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap().rest.unwrap();
         assert_eq!((&rest.path, rest.has_replaced), (&hidden, has_replaced));
@@ -193,6 +195,7 @@ fn a_name_that_is_not_durable_is_told() {
             fits: &mut |_| Ok(()),
             shown: &|| None,
             stop: &|| false,
+            salvage: false,
         };
         let told = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap_err().message;
         assert_eq!(told.contains("what was there before is in"), has_replaced, "{told}");
@@ -219,12 +222,23 @@ fn what_a_link_leads_to_is_not_made_movable() {
 }
 
 #[test]
+fn bad_ranges_that_follow_each_other_are_one() {
+    let mut bad = Vec::new();
+    for (from, to) in [(0, 0), (4096, 8192), (8192, 8192), (8192, 12288), (20480, 24576)] {
+        note_bad(&mut bad, from, to);
+    }
+    assert_eq!(bad, [(4096, 12288), (20480, 24576)]);
+}
+
+#[test]
 fn a_full_volume_is_told_with_what_helps() {
     let told = |message: &str, same| with_way_out(Fail::new(message), Path::new("/v/f"), same).message;
-    let way_out = "nenrin clean, or deleting snapshots or files, makes some";
+    // Cleaning lets nothing more be stored.
+    let way_out = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; \
+                   removing files makes room, or deleting snapshots (nenrin snapshot list says how much)";
     for full in ["no space left on the volume", "No space left on device (os error 28)"] {
-        assert_eq!(told(full, true), format!("/v/f: {full}; {way_out}"));
-        assert_eq!(told(&format!("/v/f: {full}"), true), format!("/v/f: {full}; {way_out}"));
+        assert_eq!(told(full, true), format!("/v/f: {full}: {way_out}"));
+        assert_eq!(told(&format!("/v/f: {full}"), true), format!("/v/f: {full}: {way_out}"));
     }
     let elsewhere = "/usb/f: No space left on device (os error 28)";
     assert_eq!(told(elsewhere, false), elsewhere);

@@ -181,8 +181,20 @@ fn what_a_device_did_wrong_is_told() {
     let at = image.windows(4096).step_by(4096).position(|b| b.iter().all(|x| *x == 0xa7)).unwrap();
     let file = fs::OpenOptions::new().write(true).open(place.path("b")).unwrap();
     file.write_all_at(b"x", at as u64 * 4096 + 17).unwrap();
-    mount(&place, &["a", "b"], "checkpoint=0").ok();
+    // A check names it, and what helps.
+    let out = nenrin(["check", "--data", &place.text("a")]);
+    let said = format!("checksum mismatch on device 2 ({})", place.text("b"));
+    assert!(out.code == 4 && out.stdout.contains(&said) && out.stdout.contains("run nenrin scrub"), "{out:?}");
+    let log = place.text("log");
+    let devices = list(&place, &["a", "b"]);
+    nenrin(["mount", "--log", &log, "-o", "checkpoint=0", &devices, &mnt]).ok();
     assert_eq!(nenrin(["scrub", &mnt]).code, 1, "all is mended");
+    place.umount().ok();
+    let log = fs::read_to_string(&log).unwrap();
+    let (said, by) =
+        (format!("device 2 ({}) had 1 wrong block", place.text("b")), "written anew from what others have");
+    assert!(log.contains(&said) && log.contains(by), "{log}");
+    mount(&place, &["a", "b"], "checkpoint=0").ok();
     for _ in 0..2 {
         let list = nenrin(["device", "list", "--json", &mnt]).json();
         let wrong = [0, 1].map(|i| list[i]["wrong_blocks"].as_u64());

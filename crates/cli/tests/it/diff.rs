@@ -49,7 +49,7 @@ fn what_came_went_changed_and_moved() {
         "- gone/",
         "- gone/f",
         "M kept/",
-        "M kept/f",
+        "M kept/f (attributes)",
         "R old name -> kept/new name",
         "M mode",
         "+ new/",
@@ -67,7 +67,7 @@ fn what_came_went_changed_and_moved() {
     lines.sort();
     assert_eq!((code, lines), (0, want));
     let kept = mnt.join("kept").to_str().unwrap().to_owned();
-    assert_eq!(told(&[&kept, "before", "after"]).1, ["M f", "+ new name"]);
+    assert_eq!(told(&[&kept, "before", "after"]).1, ["M f (attributes)", "+ new name"]);
     assert_eq!(
         told(&[&root, "after", "before"]).1.iter().filter(|l| l.starts_with("R elsewhere/ -> moved/")).count(),
         1
@@ -79,6 +79,56 @@ fn what_came_went_changed_and_moved() {
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["differences"][0]["change"], "+");
     assert_eq!(json["from"]["name"], "before");
+}
+
+/// What came back as it was is not modified, whatever its inodes are by now.
+#[test]
+fn what_was_restored_differs_in_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root, dir) = (place.path("mnt"), place.text("mnt"), place.text("mnt/d"));
+    fs::create_dir_all(mnt.join("d/e")).unwrap();
+    fs::write(mnt.join("d/large"), vec![7; 3 << 20]).unwrap();
+    fs::write(mnt.join("d/e/small"), "small").unwrap();
+    std::os::unix::fs::symlink("large", mnt.join("d/link")).unwrap();
+    rustix::fs::setxattr(mnt.join("d/large"), c"user.a", b"v", rustix::fs::XattrFlags::empty()).unwrap();
+    nenrin(["snapshot", "create", &root, "then"]).ok();
+    fs::remove_dir_all(mnt.join("d")).unwrap();
+    nenrin(["restore", &dir, "--at", "then"]).ok();
+    assert_eq!(told(&[&dir, "then"]), (0, vec![]));
+    assert_eq!(told(&[&root, "then"]), (0, vec![]));
+    // One byte of what is shared, a byte that is the same, a time, an attribute.
+    let copy = |name: &str| {
+        fs::copy(mnt.join("d/large"), mnt.join(name)).unwrap();
+        run("touch", &["-r", mnt.join("d/large").to_str().unwrap(), mnt.join(name).to_str().unwrap()]).ok();
+        rustix::fs::setxattr(mnt.join(name), c"user.a", b"v", rustix::fs::XattrFlags::empty()).unwrap();
+        fs::rename(mnt.join(name), mnt.join("d/large")).unwrap();
+    };
+    copy("tmp");
+    assert_eq!(told(&[&dir, "then"]).1, Vec::<String>::new(), "copied and renamed");
+    let time = fs::metadata(mnt.join("d/large")).unwrap().modified().unwrap();
+    let file = fs::File::options().write(true).open(mnt.join("d/large")).unwrap();
+    let write = |byte: u8| {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[byte], 2 << 20).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    write(8);
+    assert_eq!(told(&[&dir, "then"]).1, ["M large"]);
+    write(7);
+    assert_eq!(told(&[&dir, "then"]).1, Vec::<String>::new(), "the same byte again");
+    file.set_modified(time + std::time::Duration::from_secs(1)).unwrap();
+    assert_eq!(told(&[&dir, "then"]).1, ["M large (attributes)"]);
+    let json = nenrin(["diff", "--json", &dir, "then"]).json();
+    assert_eq!(
+        (&json["differences"][0]["attributes_only"], &json["differences"][0]["replaced"]),
+        (&true.into(), &true.into())
+    );
+    file.set_modified(time).unwrap();
+    rustix::fs::setxattr(mnt.join("d/large"), c"user.a", b"w", rustix::fs::XattrFlags::empty()).unwrap();
+    assert_eq!(told(&[&dir, "then"]).1, ["M large (attributes)"]);
 }
 
 /// Answers with more than fits a part of them, and a large directory that was renamed.

@@ -77,7 +77,7 @@ fn a_directory_with_all_its_past() {
     let monday = mnt.join(".nenrin/at/monday");
     assert_eq!(fs::read_dir(&monday).unwrap().count(), 1, "the snapshot has the rest");
     assert!(fs::read(monday.join("kept")).unwrap() == kept);
-    nenrin(["history", &path]).fails(1, &["there is and was nothing of this name"]);
+    nenrin(["history", &path]).fails(1, &["nothing of this name is known"]);
     place.umount().ok();
     assert_eq!(leaks(&place.path("image"), WORD), (0, false), "and when it is not");
     nenrin(["check", "--data", &place.image()]).ok();
@@ -102,7 +102,7 @@ fn what_is_in_use_or_unknown_is_refused() {
     drop(open);
     nenrin(["forget", "--yes", &path]).ok();
     assert_eq!(leaks(&place.path("image"), "").0, 0);
-    nenrin(["forget", &path]).fails(2, &["there is and was nothing of this name", "--yes to wipe all that is free"]);
+    nenrin(["forget", &path]).fails(2, &["nothing of this name is known", "--yes to wipe all that is free"]);
     nenrin(["forget", "--yes", &place.text("mnt")]).fails(1, &[&format!("{}: is the root", place.text("mnt"))]);
     nenrin(["forget", "--yes", &place.image()]).fails(1, &["not on a nenrin volume"]);
     nenrin(["forget"]).fails(2, &["a path is needed"]);

@@ -72,10 +72,32 @@ fn what_has_no_history() {
     let place = Place::with_volume();
     place.mount("").ok();
     let path = |name: &str| place.path("mnt").join(name).to_str().unwrap().to_owned();
-    nenrin(["history", &path("never")]).fails(1, &["never: there is and was nothing of this name"]);
-    nenrin(["history", &path("never/at/all")]).fails(1, &["never/at/all: there is and was nothing of this name"]);
+    nenrin(["history", &path("never")]).fails(1, &["never: nothing of this name is known"]);
+    nenrin(["history", &path("never/at/all")]).fails(1, &["never/at/all: nothing of this name is known"]);
     nenrin(["history", &path("never/../x")]).fails(1, &["\"..\" behind what is not there"]);
     nenrin(["history", &path(&"x".repeat(256))]).fails(1, &["x"]);
+}
+
+/// What checkpoints showed that were let go is not told to have never been.
+#[test]
+fn what_was_let_go_is_not_denied() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, path) = (place.text("mnt"), place.text("mnt/gone"));
+    let cut = || drop(nenrin(["checkpoint", "create", &mnt]).ok());
+    fs::write(place.path("mnt/gone"), "gone").unwrap();
+    cut();
+    fs::remove_file(place.path("mnt/gone")).unwrap();
+    cut();
+    nenrin(["checkpoint", "delete", &mnt, "1"]).ok();
+    let said = ["nothing of this name is known", "begins with checkpoint 2 of", "1 checkpoint was let go"];
+    nenrin(["history", &path]).fails(1, &said);
+    nenrin(["checkpoint", "delete", &mnt, "2"]).ok();
+    nenrin(["history", &path])
+        .fails(1, &["no checkpoints any more", "2 checkpoints were let go", "not known any more"]);
 }
 
 /// A clock that the test moves.

@@ -22,6 +22,7 @@ mod other_user;
 mod past;
 mod restore;
 mod restore_names;
+mod restore_to;
 mod restore_whole;
 mod retention;
 mod scrub;

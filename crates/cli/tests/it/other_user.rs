@@ -69,7 +69,7 @@ fn his_history_is_what_the_states_show_him() {
     assert_eq!(rows, rows_of(&nenrin(["history", "--json", &place.text("mnt/his/f")]).json()));
     let told = asked("./nenrin history mnt/his/f");
     assert!(told.stderr.contains("mounted by another user") && told.stdout.contains("removed"), "{told:?}");
-    asked("./nenrin history mnt/his/never").fails(1, &["mnt/his/never", "there is and was nothing of this name"]);
+    asked("./nenrin history mnt/his/never").fails(1, &["mnt/his/never", "nothing of this name is known"]);
     asked("./nenrin history mnt/his/f/below").fails(1, &["nothing of this name"]);
 }
 

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-fn cut(place: &Place) -> String {
+pub(crate) fn cut(place: &Place) -> String {
     nenrin(["checkpoint", "create", "--json", &place.text("mnt")]).json()["cno"].to_string()
 }
 
-fn restore(args: &[&str]) -> Out {
+pub(crate) fn restore(args: &[&str]) -> Out {
     nenrin(["restore"].iter().chain(args))
 }
 
@@ -129,7 +129,9 @@ fn a_removed_tree() {
     fs::write(dir.join("new"), "").unwrap();
     restore(&[dir.to_str().unwrap(), "--at", &cno, "--force"]).ok();
     assert!(!dir.join("new").exists() && dir.join("a/one").exists());
-    restore(&[dir.join("a/one").to_str().unwrap(), "--at", &cno, "--force", "--to", dir.to_str().unwrap()]).ok();
+    let (one, dir_text) = (dir.join("a/one").to_str().unwrap().to_owned(), dir.to_str().unwrap());
+    restore(&[&one, "--at", &cno, "--as", dir_text]).fails(1, &["is there already", "--force"]);
+    restore(&[&one, "--at", &cno, "--force", "--as", dir_text]).ok();
     assert_eq!(fs::read_to_string(&dir).unwrap(), "one");
     place.umount().ok();
     nenrin(["check", "--data", &place.image()]).ok();
@@ -192,7 +194,7 @@ fn what_cannot_be_restored() {
         run("umount", &[mnt.join("tree/inner").to_str().unwrap()]).ok();
         out.fails(1, &["tree/inner", "something is mounted there"]);
     }
-    let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force", "--to", &other]);
+    let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force", "--as", &other]);
     out.fails(1, &["other", "keeps no past of it", "move it away first"]);
     assert_eq!(fs::read_to_string(place.path("other/keep")).unwrap(), "keep");
     // So it is with files and links there: nothing would bring them back.
@@ -202,6 +204,10 @@ fn what_cannot_be_restored() {
         let out = restore(&[&f, "--at", &cno, "--force", "--to", to]);
         out.fails(1, &[to, "keeps no past of it", "move it away first"]);
     }
+    // Nor is it told that --force would.
+    let out = restore(&[&f, "--at", &cno, "--to", &keep]);
+    assert!(!out.stderr.contains("--force"), "{out:?}");
+    out.fails(1, &[&keep, "is there already", "keeps no past of it", "move it away first"]);
     assert_eq!(fs::read_to_string(&keep).unwrap(), "keep");
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("other/keep"));
     restore(&[&f, "--at", &cno, "--force", "--to", &place.text("other/new")]).ok();
@@ -632,7 +638,7 @@ fn what_is_damaged_is_left_out() {
 }
 
 /// Damages the last block of an image that is full of this byte, and of no other file.
-fn spoil(place: &Place, byte: u8) {
+pub(crate) fn spoil(place: &Place, byte: u8) {
     let image = fs::read(place.image()).unwrap();
     let at = image.chunks(4096).rposition(|b| b.iter().all(|x| *x == byte)).unwrap();
     place.patch(at as u64 * 4096, b"damage");

@@ -30,6 +30,69 @@ fn a_sound_volume_has_nothing_to_mend() {
     assert!(text.contains("1M of content"), "{text}");
 }
 
+/// What a scrub left is told also when the volume is not mounted, and by the next mounts, until one finds nothing.
+#[test]
+fn what_a_scrub_left_is_not_forgotten() {
+    let Some(place) = mounted() else { return };
+    let scrubbed = |target: &str| nenrin(["info", "--json", target]).json()["scrubbed"].clone();
+    assert!(scrubbed(&place.text("mnt")).is_null());
+    assert!(nenrin(["info", &place.text("mnt")]).ok().contains("scrubbed     never, as far as is known"));
+    place.umount().ok();
+    let image = fs::read(place.image()).unwrap();
+    let at = image.windows(4096).step_by(4096).position(|b| b.iter().all(|x| *x == 0xa7)).unwrap();
+    place.patch(at as u64 * 4096 + 17, b"x");
+    place.mount("checkpoint=0").ok();
+    assert_eq!(nenrin(["scrub", &place.text("mnt")]).code, 4);
+    // Also where nothing comes behind it.
+    place.kill();
+    nenrin(["umount", &place.text("mnt")]);
+    let problem = "1 pieces of content and 0 index nodes damaged, without a right copy";
+    for _ in 0..2 {
+        let info = nenrin(["info", &place.image()]).ok();
+        assert!(info.contains(problem) && info.contains("NOT GOOD") && info.contains(", damage was left"), "{info}");
+        assert_eq!(scrubbed(&place.image())["extents_damaged"], 1);
+        let out = nenrin(["check", &place.image()]);
+        assert!(out.stdout.contains(problem) && out.stdout.contains("--data reads all of it"), "{out:?}");
+        place.mount("checkpoint=0").ok();
+        assert!(nenrin(["info", &place.text("mnt")]).ok().contains(problem));
+        place.umount().ok();
+    }
+    place.mount("checkpoint=0").ok();
+    fs::remove_file(place.path("mnt/dir/big")).unwrap();
+    for cno in nenrin(["checkpoint", "list", "--json", &place.text("mnt")]).json().as_array().unwrap() {
+        nenrin(["checkpoint", "delete", &place.text("mnt"), &cno["cno"].to_string()]).ok();
+    }
+    wait_until("the damage is gone", || nenrin(["scrub", "--rate", "0", &place.text("mnt")]).code == 0);
+    place.umount().ok();
+    let info = nenrin(["info", &place.image()]).ok();
+    assert!(info.contains(", nothing damaged was left") && info.contains("health       good"), "{info}");
+}
+
+/// Who ends it is told how far it came: of a volume in use, and of one that is not.
+#[test]
+fn one_that_is_interrupted_says_how_far_it_came() {
+    let Some(place) = mounted() else { return };
+    fs::write(place.path("mnt/more"), vec![0xa8; 12 << 20]).unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    for (target, name) in [(place.text("mnt"), "INT"), (place.image(), "TERM")] {
+        if target == place.image() {
+            place.umount().ok();
+        }
+        let args = ["scrub", "--rate", "1M", &target];
+        let mut child = ended_by_signals(args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        assert!(child.try_wait().unwrap().is_none(), "it has ended by itself");
+        signal(child.id(), name);
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(130), "{said}");
+        let told = said.starts_with("nenrin: interrupted: about ") && said.contains(" % were verified, and nothing");
+        assert!(told && said.contains("begins anew") && said.lines().count() == 1, "{said}");
+    }
+    place.mount("").ok();
+    nenrin(["scrub", "--rate", "0", &place.text("mnt")]).ok();
+}
+
 #[test]
 fn a_damaged_slot_is_mended_by_the_next_mount() {
     let Some(place) = mounted() else { return };

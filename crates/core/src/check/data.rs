@@ -91,7 +91,7 @@ impl<'a> Run<'a> {
         let Some(head) = copies.first() else { return };
         let first = self.blocks.0;
         let is_right = |p: &&Piece| match &head.1 {
-            Ok(bytes) => one(content, p, bytes, first, log),
+            Ok(bytes) => one(content, p, (bytes, first, head.0), log),
             // Find out which of them cannot be read.
             Err(_) => alone(content, p, log),
         };
@@ -99,13 +99,19 @@ impl<'a> Run<'a> {
         // Where the first could not be read as a whole, an extent may have been right in another.
         let others = &copies[usize::from(head.1.is_ok())..];
         for p in right {
-            if others.iter().any(|copy| !is_right_in(content, p, copy, first)) {
+            let wrong: Vec<&Copy> = others.iter().filter(|copy| !is_right_in(content, p, copy, first)).collect();
+            if !wrong.is_empty() {
                 let what = content.copy_is_wrong(p.span());
-                bad(content.state, p, what, p.extent.addr, "checksum mismatch on another device", log);
+                let on = wrong.iter().filter_map(|(avoid, _)| content.named_around(p, *avoid)).collect::<Vec<_>>();
+                let on = if on.is_empty() { "another device".to_owned() } else { on.join(" and ") };
+                bad(content.state, p, what, p.extent.addr, &format!("checksum mismatch on {on}"), log);
             }
         }
     }
 }
+
+/// What was read, from which block on, and around which device.
+type Bytes<'a> = (&'a [u8], u64, Option<u16>);
 
 /// Whether an extent is right in a copy that begins with block `first`.
 fn is_right_in(content: &Content<'_>, p: &Piece, (avoid, copy): &Copy, first: u64) -> bool {
@@ -151,6 +157,12 @@ impl Content<'_> {
     /// Whether a mount sees to it that every device has this: until then one may lack it.
     fn is_unproven(&self, (first, blocks): Blocks) -> bool {
         self.unproven.iter().any(|(at, count)| at.0 < first + blocks && first < at.0 + u64::from(*count))
+    }
+
+    /// Where a copy comes from that is read around a device, for people.
+    fn named_around(&self, p: &Piece, avoid: Option<u16>) -> Option<String> {
+        let (first, blocks) = p.span();
+        self.storage.named_around(Addr(first), blocks as u32, avoid)
     }
 
     /// What it is that one copy of these blocks is wrong and another right.
@@ -232,7 +244,7 @@ fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
 fn alone(content: &Content<'_>, p: &Piece, log: &mut Log<'_>) -> bool {
     let (first, blocks) = p.span();
     match content.storage.read(Addr(first), blocks as u32) {
-        Ok(bytes) => one(content, p, &bytes, first, log),
+        Ok(bytes) => one(content, p, (&bytes, first, None), log),
         Err(e) => {
             bad(content.state, p, What::ContentUnreadable, p.extent.addr, &e.to_string(), log);
             false
@@ -240,8 +252,8 @@ fn alone(content: &Content<'_>, p: &Piece, log: &mut Log<'_>) -> bool {
     }
 }
 
-/// Verifies one extent in what was read from block `from` on; whether its checksum is right there.
-fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) -> bool {
+/// Verifies one extent in what was read from block `from` on, without the device `avoid`; whether its checksum is right there.
+fn one(content: &Content<'_>, p: &Piece, (bytes, from, avoid): Bytes<'_>, log: &mut Log<'_>) -> bool {
     let state = content.state;
     log.advance(u64::from(p.extent.blocks));
     log.report.counts.blocks_verified += u64::from(p.extent.blocks);
@@ -259,7 +271,8 @@ fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<
             Some(_) => content.copy_is_wrong((first, blocks)),
             None => What::ContentDamaged,
         };
-        bad(state, p, what, addr, "checksum mismatch", log);
+        let on = content.named_around(p, avoid).filter(|_| other.is_some()).map(|on| format!(" on {on}"));
+        bad(state, p, what, addr, &format!("checksum mismatch{}", on.unwrap_or_default()), log);
         if other.is_none() {
             return false;
         }

@@ -91,6 +91,7 @@ pub(crate) fn check_planned(opened: Opened, progress: &mut dyn FnMut(Progress)) 
 fn check_entered(entered: &roots::Entered, data: bool, log: &mut Log<'_>) -> Result<()> {
     let state = &entered.opened.state;
     log.report.recovery = Some(entered.opened.report.clone());
+    log.report.scrubbed = entered.superblock.scrubbed;
     let mut usage = Usage::new(entered.opened.storage.end(), entered.opened.storage.segment_blocks);
     log.report.counts.segments = state.segments.count();
     live::check(entered, &mut usage, log)?;

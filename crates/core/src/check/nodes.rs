@@ -21,16 +21,16 @@ use std::collections::BTreeSet;
 /// Nodes read at once.
 const BATCH: usize = 32;
 
-/// Reads of one copy of a node, from each device that has it.
-type Reads = Vec<Result<Ticket, Error>>;
+/// Reads of one copy of a node, from each device that has it, each with the device that it does without.
+type Reads = Vec<(Option<u16>, Result<Ticket, Error>)>;
 
 /// Starts reading a node, from each device that has it; what lies in rows has no copy.
 fn reads_of(storage: &Storage, addr: Addr) -> Reads {
     let ways = storage.ways_around(addr, NODE_BLOCKS);
     if ways.len() < 2 || storage.has_parity() || broken(Break::OneCopyChecked) {
-        return vec![storage.submit_read(addr, NODE_BLOCKS)];
+        return vec![(None, storage.submit_read(addr, NODE_BLOCKS))];
     }
-    ways.into_iter().map(|avoid| storage.submit_read_around(addr, NODE_BLOCKS, avoid)).collect()
+    ways.into_iter().map(|avoid| (Some(avoid), storage.submit_read_around(addr, NODE_BLOCKS, avoid))).collect()
 }
 
 /// What the nodes of a root amount to.
@@ -110,14 +110,18 @@ impl Audit {
                 *count = count.saturating_add(1);
             }
             let mut wrong = None;
-            for read in reads {
+            for (avoid, read) in reads {
+                let here = |why: String| match storage.named_around(addr, NODE_BLOCKS, avoid) {
+                    Some(device) => format!("{why} on {device}"),
+                    None => why,
+                };
                 match read.and_then(|t| t.wait().map_err(|e: DeviceError| Error::Device(e))) {
                     Ok(bytes) if node::stored_crc(&bytes) == Some(n.ptr.crc) && node::verify(&bytes) => {
                         good = good.or(Some((addr, bytes.to_vec())));
                     }
-                    Ok(_) => wrong = wrong.or(Some(Invalid::Checksum.to_string())),
-                    Err(Error::Damaged(_, why)) => wrong = wrong.or(Some(why.to_string())),
-                    Err(e) => wrong = wrong.or(Some(e.to_string())),
+                    Ok(_) => wrong = wrong.or_else(|| Some(here(Invalid::Checksum.to_string()))),
+                    Err(Error::Damaged(_, why)) => wrong = wrong.or_else(|| Some(here(why.to_string()))),
+                    Err(e) => wrong = wrong.or_else(|| Some(here(e.to_string()))),
                 }
             }
             bad.extend(wrong.map(|why| (i, addr, why)));

@@ -4,6 +4,7 @@ use super::findings::{Severity, What};
 use super::paths;
 use crate::RecoveryReport;
 use crate::state::State;
+use nenrin_format::superblock::Scrubbed;
 use nenrin_format::{Addr, Ino};
 use std::collections::BTreeMap;
 
@@ -110,6 +111,8 @@ pub struct CheckReport {
     pub notes: u64,
     /// How much was looked at.
     pub counts: CheckCounts,
+    /// What the last scrub found, as far as it is known.
+    pub scrubbed: Option<Scrubbed>,
     /// How the volume was recovered in memory; `None` when it could not be.
     pub recovery: Option<RecoveryReport>,
 }

@@ -10,6 +10,7 @@ use super::parity::Started;
 use super::roster::{Entry, Roster};
 use super::slow::Sent;
 use super::{Covering, Devices, Member};
+use crate::DeviceHealth;
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
@@ -68,6 +69,18 @@ impl Devices {
             }
         });
         used.into_iter().collect()
+    }
+
+    /// The device that these blocks come from where `avoid` is done without, if that is one.
+    pub fn read_without(&self, addr: Addr, blocks: u32, avoid: u16) -> Option<DeviceHealth> {
+        let roster = self.roster();
+        let mut from = BTreeSet::new();
+        roster.layout.each_piece(addr, blocks, |_, _, places| {
+            from.extend(places.iter().map(|p| p.device).filter(|d| *d != avoid && roster.is_active(*d)));
+        });
+        drop(roster);
+        let one = from.pop_first().filter(|_| from.is_empty())?;
+        self.health().into_iter().find(|d| d.index == one)
     }
 
     /// Starts reading blocks; what `avoid` has is read elsewhere, where it can be.

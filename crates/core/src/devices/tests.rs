@@ -22,6 +22,7 @@ pub(super) fn superblock() -> Superblock {
         hash_key: [0; 16],
         mount_id: 1,
         troubles: Default::default(),
+        scrubbed: None,
         made_at: Time(0),
         written_at: Time(0),
         mounted_nanos: 0,

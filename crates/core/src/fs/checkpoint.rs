@@ -20,6 +20,7 @@ use nenrin_format::key::Key;
 use nenrin_format::node::{NodePtr, TreeId};
 use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Generation, NODE_BLOCKS, SegmentNo};
 use std::sync::{Arc, mpsc};
 
@@ -97,6 +98,12 @@ impl Fs {
     #[must_use]
     pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
         self.lock().state.kept.iter().map(|(cno, c)| info(*cno, c)).collect()
+    }
+
+    /// How many checkpoints were cut so far, whatever became of them.
+    #[must_use]
+    pub fn checkpoints_cut(&self) -> u64 {
+        self.lock().state.open_cno.0.saturating_sub(1)
     }
 
     /// The snapshot of this name.
@@ -318,12 +325,13 @@ impl Fs {
     }
 
     /// Writes the superblock, and frees what no usable root needs any more.
-    fn publish(&self, mut superblock: nenrin_format::superblock::Superblock, freeze: &Freeze) -> Result<()> {
+    fn publish(&self, mut superblock: Superblock, freeze: &Freeze) -> Result<()> {
         let now = self.clock.monotonic_nanos();
         let before = {
             let mut inner = self.lock();
             superblock.mounted_nanos = inner.superblock.mounted_nanos + now.saturating_sub(inner.mounted_at);
             inner.mounted_at = now;
+            superblock.scrubbed = inner.superblock.scrubbed;
             inner.generation()
         };
         if !flushes_roots(self.options.barrier) {
@@ -345,7 +353,8 @@ impl Fs {
                 inner.segments().unpin(segment);
             }
         }
-        inner.superblock = superblock;
+        // What was found meanwhile the next root says.
+        inner.superblock = Superblock { scrubbed: inner.superblock.scrubbed, ..superblock };
         if self.options.barrier != Barrier::None {
             inner.durable_seq = inner.durable_seq.max(freeze.chain.seq);
         }

@@ -50,6 +50,7 @@ mod promise;
 mod read;
 mod recency;
 mod retain;
+mod same;
 mod scrub;
 #[cfg(test)]
 mod sharing_tests;

@@ -186,8 +186,8 @@ impl Inner {
         Ok(zeros.map(|(first, end, _)| (first, end)).collect())
     }
 
-    /// Where file blocks `[from, to)` come from.
-    fn look(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
+    /// Where file blocks `[from, to)` come from. What lies on disk may have been moved when the lock is let go.
+    pub(super) fn look(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
         let Found { cells, extents, inline } = self.find(at, ino, from, to)?;
         let content = self.content_at(at, ino);
         let mut out = Vec::with_capacity(cells.runs.len());

@@ -24,8 +24,8 @@ use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{self, TreeId};
-use nenrin_format::superblock::SLOTS_PER_AREA;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo};
+use nenrin_format::superblock::{SLOTS_PER_AREA, Scrubbed};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo, Time};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
@@ -210,6 +210,7 @@ impl Fs {
                 }
                 Some(Stage::Mend) => {
                     self.mend(scrub)?;
+                    self.note_scrubbed(&scrub.report)?;
                     scrub.next_stage();
                 }
             }
@@ -219,6 +220,24 @@ impl Fs {
 
     pub(super) fn may_mend(&self) -> bool {
         !self.options.read_only && self.owns_to_write().is_ok() && self.lock().check_alive().is_ok()
+    }
+
+    /// All was looked at: the next root says what is left, and where that is damage, or was, one is written at once.
+    fn note_scrubbed(&self, report: &ScrubReport) -> Result<()> {
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        // The time 0 stands for none.
+        let ended_at = Time(self.clock.wall().0.max(1));
+        let found = Scrubbed {
+            ended_at,
+            content: count(report.extents_damaged),
+            nodes: count(report.nodes_lost),
+            copies: count(report.copies_damaged.saturating_sub(report.copies_mended)),
+        };
+        let mut inner = self.lock();
+        let before = inner.superblock.scrubbed.replace(found);
+        drop(inner);
+        let is_news = !found.is_clean() || before.is_some_and(|before| !before.is_clean());
+        if is_news && self.may_mend() { self.index_checkpoint(false) } else { Ok(()) }
     }
 
     /// Damaged superblock slots, and damaged copies of the root that counts.

@@ -315,7 +315,8 @@ fn plan(
             l.level
         )));
     }
-    let superblock = with_newest_generation(&superblock, found);
+    // What a scrub found is mended, or given up.
+    let superblock = Superblock { scrubbed: None, ..with_newest_generation(&superblock, found) };
     let mut mender = Mender {
         state,
         storage: storage.clone(),

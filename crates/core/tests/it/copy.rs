@@ -51,6 +51,48 @@ fn checked(w: &World, fs: Arc<Fs>) -> Arc<Fs> {
     w.open()
 }
 
+/// What two files share is not read to compare them, and what they do not share is.
+#[test]
+fn what_is_shared_is_the_same_unread() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let data = noise(3, 6_000_123);
+    let (a, b) = (new(&fs, b"a", &data), new(&fs, b"b", b""));
+    fs.sync_all().unwrap();
+    let then = At::Past(fs.checkpoint_create(None).unwrap().cno);
+    copy(&fs, a, b);
+    let same = |when: At, one, other| fs.has_same_content((when, one), (At::Live, other)).unwrap();
+    let read = || w.device.counters().read_bytes;
+    for _ in 0..2 {
+        let before = read();
+        assert!(same(At::Live, a, b) && same(then, a, b));
+        assert!(read() - before < 1 << 20, "{} bytes were read", read() - before);
+        fs.sync_all().unwrap();
+    }
+    let c = new(&fs, b"c", &data);
+    for round in 0..2 {
+        assert!(same(then, a, c) && same(At::Live, b, c), "round {round}");
+        fs.sync_all().unwrap();
+    }
+    // A byte in memory, and on the device; behind a hole, and the length.
+    let other = [data[5_000_000] ^ 1];
+    fs.write(c, 5_000_000, &other, 0).unwrap();
+    assert!(!same(then, a, c));
+    fs.sync_all().unwrap();
+    assert!(!same(then, a, c) && !same(At::Live, b, c));
+    fs.write(c, 5_000_000, &data[5_000_000..=5_000_000], 0).unwrap();
+    assert!(same(then, a, c));
+    resize(&fs, c, 6_000_124);
+    assert!(!same(then, a, c));
+    let (far, empty) = (new(&fs, b"far", b""), new(&fs, b"empty", b""));
+    fs.write(far, 1 << 43, b"x", 0).unwrap();
+    resize(&fs, empty, (1 << 43) + 1);
+    assert!(!same(At::Live, far, empty));
+    fs.write(empty, 1 << 43, b"x", 0).unwrap();
+    assert!(same(At::Live, far, empty));
+    checked(&w, fs);
+}
+
 #[test]
 fn a_copy_costs_no_blocks_and_either_side_goes_its_own_way() {
     let w = World::new(64 << 20);

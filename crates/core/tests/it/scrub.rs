@@ -5,6 +5,7 @@
 use crate::applied::{CHANGED, PIECES};
 use crate::common::{World, dir, file};
 use crate::devices;
+use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::format::{Addr, Ino};
@@ -129,6 +130,21 @@ fn damaged_content_is_told_by_path_and_offset() {
     // Where one checksum covers 16 KiB, the offset is that of the first block.
     assert!(at.contains(&0) && at.iter().any(|o| (8 * 4096..=10 * 4096).contains(o)), "{at:?}");
     assert!(report.findings.iter().any(|f| f.text.contains("before checkpoint")), "{report:?}");
+    // A mount after a power cut knows, and so does a check, until a scrub finds nothing.
+    drop(fs);
+    let fs = w.open();
+    let left = |fs: &Fs| fs.superblock().scrubbed.map(|s| (s.content, s.nodes, s.copies));
+    assert_eq!(left(&fs), Some((2, 0, 0)));
+    fs.close().unwrap();
+    drop(fs);
+    let device: Arc<dyn BlockDevice> = w.device.clone();
+    let report = check(&[device], &CheckOptions::default(), &mut |_| {}).unwrap();
+    assert_eq!(report.scrubbed.map(|s| s.content), Some(2));
+    w.device.inner().write(0, AlignedBuf::padded(&bytes).into()).unwrap();
+    let fs = w.open();
+    assert_eq!(left(&fs), None, "a volume that was never scrubbed");
+    scrubbed(&fs);
+    assert_eq!(left(&fs), Some((0, 0, 0)));
 }
 
 #[test]

@@ -255,7 +255,7 @@ impl Fs {
         let pace = policy::pace(picture);
         if cleaner.job.is_none() {
             let rest = match pace {
-                Pace::Rest => Some(Rest::EnoughRoom),
+                Pace::Rest => Some(policy::rest(picture)),
                 _ if !self.may_move()? => Some(Rest::NoRoom),
                 _ if !self.begin_job(cleaner, pace, None)? => Some(Rest::NothingToGain),
                 _ => None,

@@ -49,6 +49,8 @@ pub enum Rest {
     NothingToGain,
     /// Too little room is left to copy into.
     NoRoom,
+    /// All of it is needed.
+    Full,
 }
 
 impl Rest {
@@ -60,6 +62,7 @@ impl Rest {
             Self::EnoughRoom => "enough room is free",
             Self::NothingToGain => "no segment holds enough garbage",
             Self::NoRoom => "too little room is left to copy into",
+            Self::Full => "the volume is full, and there is no garbage that cleaning could make room of",
         }
     }
 }
@@ -106,6 +109,12 @@ pub(super) const fn pace(p: &Picture) -> Pace {
     } else {
         Pace::Rest
     }
+}
+
+/// Why nothing is to be done where that is so.
+pub(super) const fn rest(p: &Picture) -> Rest {
+    // Where all is needed there is as much room as there can be, be it none.
+    if p.room == 0 || p.slack == 0 { Rest::Full } else { Rest::EnoughRoom }
 }
 
 /// Work to do in this tick, in blocks, of a batch of which so much is left: nearly all of it must be done when half of
@@ -164,6 +173,17 @@ mod tests {
         let large = |room| pace(&Picture { room, slack: 100_000, ..Picture::default() });
         assert_eq!([large(127), large(255), large(256)], [Pace::Pressing, Pace::Busy, Pace::Rest]);
         assert_eq!([small(0, 0), small(0, 1), small(1, 1)], [Pace::Rest, Pace::Pressing, Pace::Rest]);
+    }
+
+    #[test]
+    fn a_full_volume_has_not_enough_room() {
+        let of = |room, slack| {
+            let p = Picture { room, slack, ..Picture::default() };
+            (pace(&p) == Pace::Rest).then(|| rest(&p))
+        };
+        assert_eq!([of(0, 0), of(5, 0)], [Some(Rest::Full); 2]);
+        assert_eq!([of(1, 1), of(80, 160)], [Some(Rest::EnoughRoom); 2]);
+        assert_eq!(of(0, 160), None, "there is something to do");
     }
 
     #[test]

@@ -1,0 +1,84 @@
+//! Whether two files have the same content, now or in states of the past. What both share is not read.
+
+use super::read::Source;
+use super::{Fs, Inner};
+use crate::{At, Result};
+use nenrin_format::{BLOCK_BYTES, Ino};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// File blocks looked at under one hold of the lock.
+const WINDOW_BLOCKS: u64 = 4096;
+/// File blocks read at a time.
+const READ_BLOCKS: u64 = 256;
+
+impl Fs {
+    /// Whether two files have the same bytes. Only what they do not share is read.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub fn has_same_content(&self, one: (At, Ino), other: (At, Ino)) -> Result<bool> {
+        let inner = self.lock();
+        let size = inner.current_inode(one.0, one.1)?.size;
+        if inner.current_inode(other.0, other.1)?.size != size {
+            return Ok(false);
+        }
+        drop(inner);
+        let blocks = size.div_ceil(BLOCK);
+        let mut at = 0;
+        loop {
+            let inner = self.lock();
+            let next = [one, other].map(|(when, ino)| inner.next_data(when, ino, at));
+            let [a, b] = next;
+            let Some(begin) = [a?, b?].into_iter().flatten().min().filter(|begin| *begin < blocks) else {
+                return Ok(true);
+            };
+            let end = blocks.min(begin + WINDOW_BLOCKS);
+            let apart = inner.apart(one, other, begin, end)?;
+            drop(inner);
+            for (from, to) in apart {
+                for first in (from..to).step_by(READ_BLOCKS as usize) {
+                    let bytes = ((to - first).min(READ_BLOCKS) * BLOCK) as usize;
+                    let read = |(when, ino)| self.read(when, ino, first * BLOCK, bytes);
+                    if read(one)? != read(other)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            at = end;
+        }
+    }
+}
+
+impl Inner {
+    /// Ranges of the file blocks `[from, to)` that do not lie in the same place, or nowhere, in both files.
+    fn apart(&self, one: (At, Ino), other: (At, Ino), from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        let mut sides = [one, other].map(|(when, ino)| self.look(when, ino, from, to));
+        let [a, b] = &mut sides;
+        let (a, b) = (std::mem::replace(a, Ok(Vec::new()))?, std::mem::replace(b, Ok(Vec::new()))?);
+        let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+        // How far each of the two pieces at hand was passed.
+        let (mut of_a, mut of_b, mut at) = (0, 0, from);
+        let mut out: Vec<(u64, u64)> = Vec::new();
+        while let (Some(p), Some(q)) = (a.peek(), b.peek()) {
+            let run = (p.blocks - of_a).min(q.blocks - of_b);
+            let are_same = match (&p.source, &q.source) {
+                (Source::Zero, Source::Zero) => true,
+                (Source::Disk(e), Source::Disk(f)) => e.addr.0 + of_a == f.addr.0 + of_b,
+                _ => false,
+            };
+            match out.last_mut() {
+                _ if are_same => {}
+                Some(last) if last.1 == at => last.1 = at + run,
+                _ => out.push((at, at + run)),
+            }
+            (of_a, of_b, at) = (of_a + run, of_b + run, at + run);
+            if of_a == p.blocks {
+                (of_a, _) = (0, a.next());
+            }
+            if of_b == q.blocks {
+                (of_b, _) = (0, b.next());
+            }
+        }
+        Ok(out)
+    }
+}
