@@ -11,29 +11,28 @@
 //! 3. Until the last step nobody but the user who copies can enter the copy, or put something else in its place: it is
 //!    made in a directory of its own that is held open, and reached through that.
 //! 4. Where the destination lies is decided once: its directory is held open, and what has the name reached through that.
-//!    What was replaced its owner may still have open, and change: it is removed as [`remove`] does.
+//!    What was replaced its owner may still have open, and change: it is removed as [`crate::remove`] does.
 //! 5. No block is shared that could not be read just before: what is damaged is left out, wherever the destination lies. Of a file
 //!    that is salvaged holes stand for it, and where these are is told.
 
 mod attributes;
 mod hidden;
+mod place;
 mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
-use crate::{mounts, output, remove};
 use attributes::{Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
-use hidden::HIDDEN;
 pub use hidden::{has_hidden, is_hidden};
+pub use place::exists;
+use place::{Place, is_replaceable};
 use reading::Reading;
-use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps};
+use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{
     DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink,
 };
@@ -104,6 +103,8 @@ pub enum Lack {
     Attributes,
     /// Who copies may not read it.
     Forbidden,
+    /// Its path is longer than a path may be.
+    TooLong,
 }
 
 impl Lack {
@@ -113,6 +114,7 @@ impl Lack {
             Errno::STALE => Some(Self::Unknown),
             Errno::IO => Some(Self::Unreadable),
             Errno::ACCESS | Errno::PERM => Some(Self::Forbidden),
+            Errno::NAMETOOLONG => Some(Self::TooLong),
             _ => None,
         }
     }
@@ -124,6 +126,7 @@ impl Lack {
             Self::Unreadable => "damaged",
             Self::Attributes => "attributes",
             Self::Forbidden => "forbidden",
+            Self::TooLong => "path-too-long",
         }
     }
 
@@ -134,6 +137,7 @@ impl Lack {
             Self::Unreadable => "is damaged and cannot be read",
             Self::Attributes => "has more extended attributes than can be listed",
             Self::Forbidden => "may not be read by you",
+            Self::TooLong => "has a longer path there than there can be; restore the directory above it by itself",
         }
     }
 }
@@ -311,155 +315,6 @@ impl From<Fail> for Stop {
     }
 }
 
-/// A private directory beside the destination, in which the copy is made.
-struct Place<'a> {
-    to: &'a Path,
-    name: &'a OsStr,
-    parent: File,
-    hidden: OsString,
-    private: File,
-    /// What is copied lies on the same volume.
-    is_same_volume: bool,
-}
-
-impl<'a> Place<'a> {
-    /// `volume`: device number of what is copied from. `keeps`: what is there will be replaced.
-    fn new(to: &'a Path, volume: u64, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
-        let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
-        let above = mounts::above(to);
-        let parent = File::open(above).at(above.display())?;
-        let there = parent.metadata().at(above.display())?;
-        let is_same_volume = there.dev() == volume;
-        if keeps && !is_same_volume {
-            return Err(no_past(to));
-        }
-        for left in left_over(above) {
-            output::notice(left_behind(&left));
-        }
-        if keeps {
-            keep()?;
-        }
-        let hidden = OsString::from(format!("{HIDDEN}{}", std::process::id()));
-        sys::mkdirat(&parent, &hidden, Mode::RWXU).map_err(|e| match e {
-            Errno::EXIST => left_behind(&above.join(&hidden)),
-            e => Fail::at(above.display(), e),
-        })?;
-        match private_directory(&parent, &hidden) {
-            Ok(private) => Ok(Self { to, name, parent, hidden, private, is_same_volume }),
-            Err(why) => {
-                let _ = sys::unlinkat(&parent, &hidden, AtFlags::REMOVEDIR);
-                Err(Fail::at(above.display(), why))
-            }
-        }
-    }
-
-    /// Where the copy is, whatever becomes of the names above it.
-    fn copy(&self) -> PathBuf {
-        within(&self.private).join("copy")
-    }
-
-    /// The directory in which it is, for people.
-    fn shown(&self) -> PathBuf {
-        self.to.with_file_name(&self.hidden)
-    }
-
-    /// What has the name, as [`Place::copy`].
-    fn there(&self) -> PathBuf {
-        within(&self.parent).join(self.name)
-    }
-
-    /// Durable first, so that no crash shows an empty file under the name. Whether something was replaced.
-    fn take_name(
-        &self,
-        replace: bool,
-        known: Option<&Metadata>,
-        sync: &mut dyn FnMut() -> Result<(), Fail>,
-        keep: &mut dyn FnMut() -> Result<(), Fail>,
-    ) -> Result<bool, Stop> {
-        let place = self.to.display();
-        sys::syncfs(&self.parent).at(&place)?;
-        sync()?;
-        let rename = |flags| sys::renameat_with(&self.private, "copy", &self.parent, self.name, flags);
-        // A directory that moves to another one has to be writable, for its "..".
-        let movable = Movable::new(&self.copy()).at(&place)?;
-        let mut has_replaced = false;
-        match rename(RenameFlags::NOREPLACE) {
-            // A file system without such renames; it is not one of ours.
-            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.there()).is_err() => {
-                rename(RenameFlags::empty()).at(&place)?;
-            }
-            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) if replace => {
-                self.may_be_replaced()?;
-                // What changed within a directory its own times do not tell.
-                let now = fs::symlink_metadata(self.there()).at(&place)?;
-                let same =
-                    |m: &Metadata| (m.ino(), m.ctime(), m.ctime_nsec()) == (now.ino(), now.ctime(), now.ctime_nsec());
-                if now.is_dir() || !known.is_some_and(same) {
-                    keep()?;
-                }
-                let old = Movable::new(&self.there()).at(&place)?;
-                if let Err(e) = rename(RenameFlags::EXCHANGE) {
-                    let _ = old.restore();
-                    return Err(Fail::at(&place, e).into());
-                }
-                has_replaced = true;
-            }
-            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to, self.is_same_volume).into()),
-            other => other.at(&place)?,
-        }
-        let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
-        durable.map(|()| has_replaced).map_err(|e| Stop::After(e, has_replaced))
-    }
-
-    /// What is replaced is removed, with all that is in it: only where it has a past.
-    fn may_be_replaced(&self) -> Result<(), Fail> {
-        let place = self.to.display();
-        let meta = fs::symlink_metadata(self.there()).at(place.to_string())?;
-        is_replaceable(self.to, &meta)?;
-        if !self.is_same_volume {
-            return Err(no_past(self.to));
-        }
-        if !meta.is_dir() {
-            return Ok(());
-        }
-        let real = fs::canonicalize(self.there()).at(place.to_string())?;
-        match mounts::all().at("/proc/self/mountinfo")?.iter().find(|m| m.point.starts_with(&real)) {
-            Some(m) => Err(Fail::at(m.point.display(), "something is mounted there; unmount it first")),
-            None => Ok(()),
-        }
-    }
-
-    /// What is in the private directory by now goes: what was replaced, or what was copied in vain.
-    fn tidy(&self) -> io::Result<()> {
-        let device = self.private.metadata()?.dev();
-        match remove::tree(&self.private, c"copy", device) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        Ok(sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR)?)
-    }
-}
-
-/// The path of an open directory that stays right when it is moved.
-fn within(directory: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
-}
-
-/// Whoever names a device as what to restore to hardly means to lose it.
-fn is_replaceable(to: &Path, meta: &Metadata) -> Result<(), Fail> {
-    let kind = meta.file_type();
-    if kind.is_file() || kind.is_symlink() || kind.is_dir() {
-        return Ok(());
-    }
-    let text = "is neither a file nor a symbolic link nor a directory, and is not replaced; move it away first";
-    Err(Fail::at(to.display(), text))
-}
-
-/// What is replaced has to stay in the past, and off the volume nothing has one.
-fn no_past(to: &Path) -> Fail {
-    Fail::at(to.display(), "is on a file system that keeps no past of it, and is not replaced; move it away first")
-}
-
 /// What helps when the volume is full.
 pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
     if !is_same_volume || !e.message.to_lowercase().contains("no space left") {
@@ -470,70 +325,6 @@ pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
     let text = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; \
                 removing files makes room, or deleting snapshots (nenrin snapshot list says how much)";
     Fail { message: format!("{place}{said}: {text}"), ..e }
-}
-
-/// What a process left that was killed; another may have its number by now.
-fn left_behind(place: &Path) -> Fail {
-    Fail::at(place.display(), "left from a restore that was broken off; remove it")
-}
-
-/// Private directories in `above` whose processes are gone.
-fn left_over(above: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(above) else { return Vec::new() };
-    let is_left = |name: &OsStr| {
-        let pid = name.to_str().and_then(|n| n.strip_prefix(HIDDEN)).and_then(|pid| pid.parse::<u32>().ok());
-        pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
-    };
-    entries.flatten().filter(|e| is_left(&e.file_name())).map(|e| e.path()).collect()
-}
-
-/// Opens the directory that was just made, if it is ours alone.
-fn private_directory(parent: &File, hidden: &OsStr) -> Result<File, String> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let private = File::from(sys::openat(parent, hidden, flags, Mode::empty()).map_err(|e| e.to_string())?);
-    let meta = private.metadata().map_err(|e| e.to_string())?;
-    if meta.uid() != crate::sys::euid() || meta.mode() & 0o077 != 0 {
-        return Err("this file system keeps no permissions; restore to another place and copy from there".into());
-    }
-    // What is made in it shall not inherit access lists.
-    match sys::fremovexattr(&private, c"system.posix_acl_default") {
-        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(private),
-        Err(e) => Err(e.to_string()),
-    }
-}
-
-/// A directory that may be moved, whatever its mode, until it gets that back.
-struct Movable(Option<(File, Metadata)>);
-
-impl Movable {
-    fn new(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(directory) = sys::open(path, flags, Mode::empty()) else { return Ok(Self(None)) };
-        let directory = File::from(directory);
-        let meta = directory.metadata()?;
-        if meta.mode() & 0o200 != 0 {
-            return Ok(Self(None));
-        }
-        // Who is not its owner is told by the rename.
-        let changed = directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777 | 0o200));
-        Ok(Self(changed.is_ok().then_some((directory, meta))))
-    }
-    fn restore(mut self) -> io::Result<()> {
-        let Some((directory, meta)) = self.0.take() else { return Ok(()) };
-        directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777))
-    }
-}
-
-/// The failure when something is in the way. `is_same_volume`: it lies where it would stay in the past.
-pub fn exists(to: &Path, is_same_volume: bool) -> Fail {
-    let text = match is_same_volume {
-        true => "is there already; --force replaces it, --to DEST restores beside it",
-        false => {
-            "is there already, on a file system that keeps no past of it, and is not replaced; move it away first, or say \
-             another DEST"
-        }
-    };
-    Fail::at(to.display(), text)
 }
 
 /// Bytes read, or copied through memory, before somebody may ask to stop.
@@ -621,7 +412,7 @@ impl Work<'_> {
                 self.left_out.push(LeftOut { path: from.to_owned(), lack });
                 return Ok(None);
             }
-            Some(Lack::Forbidden) | None => e.to_string(),
+            Some(Lack::Forbidden | Lack::TooLong) | None => e.to_string(),
             Some(lack) => format!("{} in that state; nenrin history tells what is known of it: {e}", lack.words()),
         };
         Err(Fail::at(from.display(), text))

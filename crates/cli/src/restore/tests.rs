@@ -1,6 +1,9 @@
 //! Tests of restoring, on any file system.
 
+use super::hidden::HIDDEN;
+use super::place::Movable;
 use super::*;
+use std::ffi::OsString;
 
 type Step<'a> = &'a mut dyn FnMut() -> Result<(), Fail>;
 type Fits<'a> = &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>;

@@ -160,3 +160,26 @@ fn what_is_left_of_a_damaged_file_is_had_when_asked_for() {
     restore(&[&path, "--at", &cno, "--salvage"]).fails(1, &["is there already"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "now");
 }
+
+/// What has a longer path than there can be is left out, and told; the rest comes back.
+#[test]
+fn a_path_that_is_too_long_keeps_nothing_else() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::create_dir_all(place.path("mnt/tree/deep")).unwrap();
+    fs::write(place.path("mnt/tree/f"), "here").unwrap();
+    let name = "n".repeat(200);
+    // Longer than 4,095 bytes in all, made from within.
+    let deep = format!("for i in $(seq 20); do mkdir {name} && cd -P {name} || exit 1; done; echo x >end");
+    shell(&deep, &place.path("mnt/tree/deep")).ok();
+    nenrin(["snapshot", "create", &place.text("mnt"), "s"]).ok();
+    fs::remove_dir_all(place.path("mnt/tree")).unwrap();
+    let out = nenrin(["restore", &place.text("mnt/tree"), "--at", "s"]);
+    assert_eq!(out.code, 1, "{out:?}");
+    assert!(out.stderr.contains("longer path"), "{out:?}");
+    assert_eq!(fs::read(place.path("mnt/tree/f")).unwrap(), b"here");
+    assert!(place.path("mnt/tree/deep").join(&name).exists());
+}
