@@ -278,6 +278,8 @@ pub enum Break {
     MmpDeaf,
     /// An owner that could not beat for long goes on without a look.
     MmpLate,
+    /// A device that took no claim is a member all the same.
+    ClaimUnheard,
     /// The number of segments that a superblock states is believed, whatever the device has room for.
     SizeBelieved,
     /// A node of which no copy is right is read again, until one is.
