@@ -280,6 +280,12 @@ pub enum Break {
     MmpLate,
     /// A device that took no claim is a member all the same.
     ClaimUnheard,
+    /// A beat that arrives on one device is good for all of them, however late.
+    LeaseShared,
+    /// Beats of all devices wait for each of them.
+    BeatsAwaited,
+    /// Nothing is shown on a device that misses something, or joins.
+    JoinerUnshown,
     /// The number of segments that a superblock states is believed, whatever the device has room for.
     SizeBelieved,
     /// A node of which no copy is right is read again, until one is.

@@ -179,25 +179,38 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// The next beat; the devices that did not take it, with why. Their blocks were read at `looked_at` (of the lease): where that is long
-    /// ago nothing is written.
-    pub fn write(
+    /// Makes the next beat.
+    pub fn next(&mut self, wall: Time) {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.block = beat(&self.mmp, self.sequence, wall, true);
+    }
+
+    /// Whether a look that was begun then is too long ago to write a beat by it.
+    pub fn is_outdated(&self, looked_at: u64, clock: &dyn Clock) -> bool {
+        clock.lease_nanos().saturating_sub(looked_at) > lease_nanos(self.mmp.interval_nanos)
+    }
+
+    /// Starts writing the beat that was made last.
+    pub fn submit(&self, device: &dyn BlockDevice) -> Ticket {
+        submit_write(device, &self.block)
+    }
+
+    /// Writes the next beat to all of these; the devices that did not take it, with why. Their blocks were read at `looked_at` (of the
+    /// lease): where that is long ago nothing is written.
+    fn write(
         &mut self,
         devices: &[Arc<dyn BlockDevice>],
         clock: &dyn Clock,
         looked_at: u64,
     ) -> Vec<(usize, DeviceError)> {
         let (at, wall) = (clock.lease_nanos(), clock.wall());
-        self.sequence = self.sequence.wrapping_add(1);
-        self.block = beat(&self.mmp, self.sequence, wall, true);
-        let beat = |d: &Arc<dyn BlockDevice>| match clock.lease_nanos().saturating_sub(looked_at) {
-            since if since > lease_nanos(self.mmp.interval_nanos) => {
-                Ticket::done(Err(DeviceError::Unowned { seconds: since / 1_000_000_000 }))
-            }
-            _ => submit_write(d.as_ref(), &self.block),
+        self.next(wall);
+        let submit = |d: &Arc<dyn BlockDevice>| match self.is_outdated(looked_at, clock) {
+            true => Ticket::done(Err(DeviceError::Unowned { seconds: at.saturating_sub(looked_at) / 1_000_000_000 })),
+            false => self.submit(d.as_ref()),
         };
         // Under way together: one that is slow makes none late for the others.
-        let tickets: Vec<Ticket> = devices.iter().map(beat).collect();
+        let tickets: Vec<Ticket> = devices.iter().map(submit).collect();
         let written = tickets.into_iter().map(|ticket| ticket.wait().map(drop)).enumerate();
         let failed: Vec<_> = written.filter_map(|(i, done)| done.err().map(|e| (i, e))).collect();
         if failed.len() < devices.len() {
@@ -275,7 +288,8 @@ pub(crate) fn take(
                 )));
             }
             there.retain(|d| !is_unclaimed(d) || broken(Break::ClaimUnheard));
-            there = there.into_iter().map(|d| claim.lease.guard(d)).collect();
+            let guard = |d| if is_among(claimed.iter(), &d) { claim.lease.guard(d) } else { claim.lease.guard_new(d) };
+            there = there.into_iter().map(guard).collect();
             Some(claim)
         }
         None => {

@@ -32,7 +32,7 @@ pub(crate) struct Assembly {
     pub found: Probe,
     /// The same of each: its index, and its name where there are several.
     pub probes: Vec<(u16, Option<String>, Probe)>,
-    /// The members that are there and have everything, as they were given.
+    /// The members that are there, also those that missed something, as they were given.
     pub there: Vec<There>,
     /// One line for each device that is left out.
     pub notes: Vec<String>,
@@ -193,7 +193,8 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     // So that none is ever more than one behind, and no slot that was being written stays as it is.
     let behind = slots.iter().flatten().any(|g| rank(&g.newest) < rank(&newest) || g.lacks_a_copy());
     let of = |g: &Given| There { device: g.device.clone(), heartbeat: g.probe.heartbeat.clone() };
-    let there = slots.iter().flatten().map(of).collect();
+    let missed = stale.iter().filter(|_| !broken(Break::JoinerUnshown));
+    let there = slots.iter().flatten().chain(missed).map(of).collect();
     let (mut devices, mut probes) = (Vec::new(), Vec::new());
     for (i, g) in slots.into_iter().enumerate() {
         match g {

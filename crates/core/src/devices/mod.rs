@@ -511,15 +511,50 @@ impl Devices {
         Err(error)
     }
 
+    /// The devices on which others are to see who has the volume: all that may be written to, those among them that miss something or
+    /// join. Not one that was given up.
+    pub fn shown_on(&self) -> Vec<Arc<dyn BlockDevice>> {
+        let is_shown = |m: &&Arc<Member>| match broken(Break::JoinerUnshown) {
+            true => m.is_active(),
+            false => !m.is(Standing::Absent as u8) && !m.watch.is_given_up(),
+        };
+        self.roster().all().filter(is_shown).filter_map(|m| m.device.clone()).collect()
+    }
+
+    fn whose(&self, device: &Arc<dyn BlockDevice>) -> Option<Arc<Member>> {
+        let is_it = |m: &&Arc<Member>| m.device.as_ref().is_some_and(|d| Arc::ptr_eq(d, device));
+        self.roster().all().find(is_it).cloned()
+    }
+
+    /// Whether this device has what the volume is made of.
+    pub fn is_needed(&self, device: &Arc<dyn BlockDevice>) -> bool {
+        self.whose(device).is_some_and(|m| m.is_active())
+    }
+
     /// A write to this device failed that nothing else depends on.
     ///
     /// # Errors
     /// The error itself, when something is on no other device.
-    pub fn fails(&self, index: u16, error: DeviceError) -> Result<(), DeviceError> {
-        match self.roster().member(index) {
-            Some(member) => self.lose(member, error),
+    pub fn fails(&self, device: &Arc<dyn BlockDevice>, error: DeviceError) -> Result<(), DeviceError> {
+        match self.whose(device) {
+            // Nobody misses it.
+            Some(m) if m.is(STALE) => {
+                self.leave(device, &format!("it failed: {error}"));
+                Ok(())
+            }
+            Some(m) => self.lose(&m, error),
             None => Ok(()),
         }
+    }
+
+    /// A device that misses something, or joins, is not to be written to any more.
+    pub fn leave(&self, device: &Arc<dyn BlockDevice>, why: &str) {
+        let Some(member) = self.whose(device).filter(|m| !m.is_active()) else { return };
+        if self.roster().joining.as_ref().is_some_and(|j| Arc::ptr_eq(j, &member)) {
+            return self.stop_joining(why);
+        }
+        member.stand(Standing::Absent as u8);
+        self.table().why.push((member.index, why.to_owned()));
     }
 
     /// Before anything is acknowledged that an absent member misses: the roots say that it is absent, on all devices.
