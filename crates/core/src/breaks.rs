@@ -284,6 +284,8 @@ pub enum Break {
     LeaseShared,
     /// Beats of all devices wait for each of them.
     BeatsAwaited,
+    /// With `mmp` no member is given up.
+    MemberAwaited,
     /// Nothing is shown on a device that misses something, or joins.
     JoinerUnshown,
     /// The number of segments that a superblock states is believed, whatever the device has room for.
