@@ -264,6 +264,8 @@ pub enum Break {
     WindowIgnored,
     /// A device that joins gets its place before what is on it was flushed.
     JoinUnflushed,
+    /// What a member that comes back shows is on it, whatever became of the flush that was to cover it.
+    AlikeBelieved,
     /// A device that is brought up to date and does not answer is waited for, where one of the others would be.
     JoinerAwaited,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.

@@ -156,6 +156,10 @@ impl Member {
         self.wrong_blocks.store(trouble.wrong.into(), SeqCst);
         self.write_errors.store(trouble.failed.into(), SeqCst);
     }
+    /// Whether it has failed a write or flush: what that was to cover may be readable, and be nowhere but in a cache.
+    fn may_have_lost(&self) -> bool {
+        self.write_errors.load(SeqCst) > 0 && !broken(Break::AlikeBelieved)
+    }
     fn is(&self, standing: u8) -> bool {
         self.standing.load(SeqCst) == standing
     }
@@ -399,12 +403,13 @@ impl Devices {
     }
 
     /// What a device is to have done wrong from now on, with the next root for good, and what that was. `None` where there is no such
-    /// member.
+    /// member. That one which is not active has failed writes stays known: it may have lost what it shows.
     pub fn set_trouble(&self, index: u16, trouble: Trouble) -> Option<Trouble> {
         let roster = self.roster();
         let member = roster.members.get(usize::from(index))?;
         let before = member.trouble();
-        member.set_trouble(trouble);
+        let failed = if member.is_active() { trouble.failed } else { trouble.failed.max(before.failed) };
+        member.set_trouble(Trouble { failed, ..trouble });
         Some(before)
     }
 
@@ -483,6 +488,10 @@ impl Devices {
             if roster.joining.as_ref().is_some_and(|j| Arc::ptr_eq(j, member)) {
                 // Nobody needs it yet.
                 self.give_up_joining(&mut table, format!("it failed: {error}"));
+                if roster.has(member) && !matches!(error, DeviceError::Unowned { .. }) {
+                    // That it has failed has to be known when it comes back.
+                    return self.mark(&mut table);
+                }
             }
             return Ok(());
         }
