@@ -264,6 +264,8 @@ pub enum Break {
     WindowIgnored,
     /// A device that joins gets its place before what is on it was flushed.
     JoinUnflushed,
+    /// Syncs wait for the first flush of a device that joins.
+    EnteringAtOnce,
     /// What a member that comes back shows is on it, whatever became of the flush that was to cover it.
     AlikeBelieved,
     /// A device that is brought up to date and does not answer is waited for, where one of the others would be.
