@@ -364,12 +364,14 @@ fn beats_that_wait_for_a_member_are_noticed() {
 #[cfg(feature = "breaks")]
 pub(crate) type Broken = Option<nenrin_core::breaks::Break>;
 #[cfg(not(feature = "breaks"))]
-pub(crate) type Broken = ();
+pub(crate) type Broken = Option<std::convert::Infallible>;
 
 /// What is broken in this thread, for [`in_thread`].
 pub(crate) fn broken_now() -> Broken {
     #[cfg(feature = "breaks")]
     return nenrin_core::breaks::now();
+    #[cfg(not(feature = "breaks"))]
+    None
 }
 
 pub(crate) fn in_thread<T>(now: Broken, work: impl FnOnce() -> T) -> T {
@@ -378,7 +380,7 @@ pub(crate) fn in_thread<T>(now: Broken, work: impl FnOnce() -> T) -> T {
         return nenrin_core::breaks::with(what, work);
     }
     #[cfg(not(feature = "breaks"))]
-    let () = now;
+    assert!(now.is_none());
     work()
 }
 
