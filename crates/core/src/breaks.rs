@@ -264,6 +264,10 @@ pub enum Break {
     WindowIgnored,
     /// A device that joins gets its place before what is on it was flushed.
     JoinUnflushed,
+    /// Syncs wait for the first flush of a device that joins.
+    EnteringAtOnce,
+    /// What a member that comes back shows is on it, whatever became of the flush that was to cover it.
+    AlikeBelieved,
     /// A device that is brought up to date and does not answer is waited for, where one of the others would be.
     JoinerAwaited,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.
@@ -278,6 +282,16 @@ pub enum Break {
     MmpDeaf,
     /// An owner that could not beat for long goes on without a look.
     MmpLate,
+    /// A device that took no claim is a member all the same.
+    ClaimUnheard,
+    /// A beat that arrives on one device is good for all of them, however late.
+    LeaseShared,
+    /// Beats of all devices wait for each of them.
+    BeatsAwaited,
+    /// With `mmp` no member is given up.
+    MemberAwaited,
+    /// Nothing is shown on a device that misses something, or joins.
+    JoinerUnshown,
     /// The number of segments that a superblock states is believed, whatever the device has room for.
     SizeBelieved,
     /// A node of which no copy is right is read again, until one is.

@@ -18,7 +18,7 @@
 
 use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, assemble};
-use crate::lease::Lease;
+use crate::lease::{LOOKS_MAX, Lease};
 use crate::{Clock, Error, MountOptions, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::features::Access;
@@ -179,31 +179,57 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// The next beat; the devices that did not take it, with why. Their blocks were read at `looked_at` (of the lease): where that is long
-    /// ago nothing is written.
-    pub fn write(
+    /// Makes the next beat.
+    pub fn next(&mut self, wall: Time) {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.block = beat(&self.mmp, self.sequence, wall, true);
+    }
+
+    /// Whether a look that was begun then is too long ago to write a beat by it.
+    pub fn is_outdated(&self, looked_at: u64, clock: &dyn Clock) -> bool {
+        clock.lease_nanos().saturating_sub(looked_at) > lease_nanos(self.mmp.interval_nanos)
+    }
+
+    /// Starts writing the beat that was made last.
+    pub fn submit(&self, device: &dyn BlockDevice) -> Ticket {
+        submit_write(device, &self.block)
+    }
+
+    /// Writes the next beat to all of these; the devices that did not take it, with why. Their blocks were read at `looked_at` (of the
+    /// lease): where that is long ago nothing is written.
+    fn write(
         &mut self,
         devices: &[Arc<dyn BlockDevice>],
         clock: &dyn Clock,
         looked_at: u64,
     ) -> Vec<(usize, DeviceError)> {
         let (at, wall) = (clock.lease_nanos(), clock.wall());
-        self.sequence = self.sequence.wrapping_add(1);
-        self.block = beat(&self.mmp, self.sequence, wall, true);
-        let beat = |d: &Arc<dyn BlockDevice>| match clock.lease_nanos().saturating_sub(looked_at) {
-            since if since > lease_nanos(self.mmp.interval_nanos) => {
-                Ticket::done(Err(DeviceError::Unowned { seconds: since / 1_000_000_000 }))
-            }
-            _ => submit_write(d.as_ref(), &self.block),
+        self.next(wall);
+        let submit = |d: &Arc<dyn BlockDevice>| match self.is_outdated(looked_at, clock) {
+            true => Ticket::done(Err(DeviceError::Unowned { seconds: at.saturating_sub(looked_at) / 1_000_000_000 })),
+            false => self.submit(d.as_ref()),
         };
         // Under way together: one that is slow makes none late for the others.
-        let tickets: Vec<Ticket> = devices.iter().map(beat).collect();
+        let tickets: Vec<Ticket> = devices.iter().map(submit).collect();
         let written = tickets.into_iter().map(|ticket| ticket.wait().map(drop)).enumerate();
         let failed: Vec<_> = written.filter_map(|(i, done)| done.err().map(|e| (i, e))).collect();
         if failed.len() < devices.len() {
             self.lease.renew(at, wall);
         }
         failed
+    }
+
+    /// The next beat, on devices that were read then; those that fail it are taken out. Whether it came too late, which is no failure.
+    fn write_to(&mut self, those: &mut Vec<&Seen>, clock: &dyn Clock, looked_at: u64) -> bool {
+        let devices: Vec<_> = those.iter().map(|(d, _)| d.clone()).collect();
+        let failed = self.write(&devices, clock, looked_at);
+        let is_late = |e: &DeviceError| matches!(e, DeviceError::Unowned { .. });
+        let mut places = 0..;
+        those.retain(|_| {
+            let place = places.next();
+            !failed.iter().any(|(i, e)| Some(*i) == place && !is_late(e))
+        });
+        failed.iter().any(|(_, e)| is_late(e))
     }
 
     /// The beat that was written last.
@@ -239,7 +265,7 @@ pub(crate) fn take(
     let assembly = assemble(devices, options.degraded)?;
     let access = assembly.found.access(assembly.found.newest()?);
     let writes = !options.read_only && !options.no_recovery && access == Access::ReadWrite;
-    let free = assembly.probes.iter().all(|(_, _, p)| !Said::of(&p.heartbeat).may_be_in_use());
+    let free = assembly.there.iter().all(|there| !Said::of(&there.heartbeat).may_be_in_use());
     if !writes || options.mmp.is_none() && free {
         return Ok((assembly, None));
     }
@@ -248,16 +274,22 @@ pub(crate) fn take(
     let mut there = devices.to_vec();
     let claim = match &options.mmp {
         Some(mmp) => {
-            let (claim, failed) = claim(&seen, mmp, clock)?;
-            if let (Some(device), false) = (failed.first(), options.degraded) {
+            let (claim, claimed) = claim(&seen, mmp, clock)?;
+            // One on which others do not see who has it is as good as absent.
+            let is_unclaimed = |d: &Arc<dyn BlockDevice>| {
+                is_among(assembly.there.iter().map(|there| &there.device), d) && !is_among(claimed.iter(), d)
+            };
+            let lost = there.iter().find(|d| is_unclaimed(d));
+            if let (Some(device), true) = (lost, !options.degraded || claimed.is_empty()) {
                 let name = device.geometry().name;
+                let what = if is_among(seen.iter().map(|(d, _)| d), device) { "written" } else { "read" };
                 return Err(Error::Open(format!(
-                    "{name}: the heartbeat cannot be written; look for errors of the device"
+                    "{name}: the heartbeat cannot be {what}; look for errors of the device"
                 )));
             }
-            // One that takes no writes is as good as absent.
-            there.retain(|d| !failed.iter().any(|f| Arc::ptr_eq(f, d)));
-            there = there.into_iter().map(|d| claim.lease.guard(d)).collect();
+            there.retain(|d| !is_unclaimed(d) || broken(Break::ClaimUnheard));
+            let guard = |d| if is_among(claimed.iter(), &d) { claim.lease.guard(d) } else { claim.lease.guard_new(d) };
+            there = there.into_iter().map(guard).collect();
             Some(claim)
         }
         None => {
@@ -267,6 +299,10 @@ pub(crate) fn take(
         }
     };
     Ok((assemble(&there, options.degraded)?, claim))
+}
+
+fn is_among<'a>(mut all: impl Iterator<Item = &'a Arc<dyn BlockDevice>>, device: &Arc<dyn BlockDevice>) -> bool {
+    all.any(|d| Arc::ptr_eq(d, device))
 }
 
 /// Refuses a volume that is in use on another host, before it is written to by who does not mount it.
@@ -289,9 +325,9 @@ pub fn refuse_to_replace(devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) ->
 }
 
 fn seen_on(assembly: &Assembly) -> Vec<Seen> {
-    let active = assembly.devices.active().into_iter();
-    // One that cannot be read is no way for others to see us, nor for us to see them.
-    active.filter_map(|(_, d)| read(d.as_ref()).ok().map(|block| (d, block))).collect()
+    // One that cannot be read is no way for others to see us, nor for us to see them. One that missed something may be another's by now.
+    let there = assembly.there.iter().map(|there| there.device.clone());
+    there.filter_map(|d| read(d.as_ref()).ok().map(|block| (d, block))).collect()
 }
 
 /// What the block of a mount that did not end is replaced by.
@@ -321,26 +357,37 @@ fn is_still(device: &Arc<dyn BlockDevice>, before: &[u8], nanos: u64) -> Result<
     }
 }
 
-/// Says that this mount has the volume, and makes sure that nobody else says so. The devices that could not be told.
+/// Says that this mount has the volume, and makes sure that nobody else says so; on which devices it could.
 fn claim(seen: &[Seen], mmp: &Mmp, clock: &Arc<dyn Clock>) -> Result<(Claim, Vec<Arc<dyn BlockDevice>>)> {
     let sequence = seen.iter().map(|(_, block)| Said::of(block).sequence()).max().unwrap_or(0);
     let lease = Lease::new(mmp.interval_nanos, mmp.owner, clock.clone());
     let (mut claim, clock) = (Claim { mmp: mmp.clone(), sequence, block: Vec::new(), lease }, clock.as_ref());
-    let devices: Vec<_> = seen.iter().map(|(d, _)| d.clone()).collect();
-    let mut failed = claim.write(&devices, clock, clock.lease_nanos());
+    let mut claimed: Vec<&Seen> = seen.iter().collect();
+    claim.write_to(&mut claimed, clock, clock.lease_nanos());
     let nanos = watch_nanos(mmp.interval_nanos);
     clock.wait(nanos);
-    let looked_at = clock.lease_nanos();
-    for (device, before) in seen {
-        let now = read(device.as_ref()).ok().filter(|now| now[..] != before[..] && claim.is_foreign(now));
-        if let (Some(now), false) = (now, broken(Break::MmpUnwatched)) {
-            return Err(refused(device.as_ref(), &now, nanos));
+    for _ in 0..LOOKS_MAX {
+        let looked_at = clock.lease_nanos();
+        let reads: Vec<Ticket> = claimed.iter().map(|(device, _)| submit_read(device.as_ref())).collect();
+        let mut there = Vec::new();
+        for (seen, now) in claimed.into_iter().zip(reads.into_iter().map(Ticket::wait)) {
+            let Ok(now) = now else { continue };
+            let is_taken = now[..] != seen.1[..] && claim.is_foreign(&now);
+            if is_taken && !broken(Break::MmpUnwatched) {
+                return Err(refused(seen.0.as_ref(), &now, nanos));
+            }
+            there.push(seen);
+        }
+        claimed = there;
+        // Who watches since then must see that this mount lives.
+        if !claim.write_to(&mut claimed, clock, looked_at) {
+            return Ok((claim, claimed.into_iter().map(|(d, _)| d.clone()).collect()));
         }
     }
-    // Who watches since then must see that this mount lives.
-    failed.extend(claim.write(&devices, clock, looked_at));
-    let failed = failed.into_iter().map(|(i, _)| devices[i].clone()).collect();
-    Ok((claim, failed))
+    Err(Error::Open(format!(
+        "to read the heartbeat takes more than {} seconds: look for what keeps the devices busy",
+        lease_nanos(mmp.interval_nanos) / 1_000_000_000
+    )))
 }
 
 fn refused(device: &dyn BlockDevice, block: &[u8], nanos: u64) -> Error {

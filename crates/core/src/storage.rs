@@ -459,6 +459,12 @@ impl Storage {
         Ok(self.flushes.watch(|| Ok(self.devices.change(change)?))??)
     }
 
+    /// Everything is copied to a device that joins, and nobody waits for it yet ([`Devices::flush_joiner`]).
+    pub fn flush_joiner(&self) -> Result<()> {
+        self.about_to_wait();
+        Ok(self.devices.flush_joiner()?)
+    }
+
     /// Everything is copied to a device that joins: it takes its place ([`Devices::end_joining`]). Whether it did.
     pub fn end_joining(&self, uuid: [u8; 16]) -> Result<bool> {
         self.about_to_wait();

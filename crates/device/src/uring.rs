@@ -19,6 +19,7 @@
 //! Invariants
 //! 1. Both ways lead to the same open file, so that a flush by either covers
 //!    the writes completed by the other.
+//! 2. Nobody sleeps in a flush outside of the ring with requests of his own under way in it: they would not be done before that.
 
 mod durable;
 mod polling;
@@ -123,10 +124,17 @@ impl BlockDevice for UringDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
+        if self.ring.owes_here() {
+            return self.submit(Op::Flush).wait().map(drop);
+        }
         self.file.flush()
     }
 
     fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        if self.ring.owes_here() {
+            self.submit(Op::Write { offset, data }).wait()?;
+            return self.submit(Op::Flush).wait().map(drop);
+        }
         self.file.write_flush(offset, data)
     }
 
@@ -134,7 +142,7 @@ impl BlockDevice for UringDevice {
         self.file.host().check(&Op::Write { offset, data: Arc::clone(&data) })?;
         match self.durable.write(offset, &data) {
             Some(outcome) => outcome,
-            None => self.file.write_flush(offset, data),
+            None => self.write_flush(offset, data),
         }
     }
 }
@@ -147,5 +155,41 @@ pub fn open_best(path: impl AsRef<Path>, mode: OpenMode) -> Result<Box<dyn Block
     match UringDevice::over(FileDevice::open(path, mode)?) {
         Ok(device) => Ok(Box::new(device)),
         Err((file, _)) => Ok(Box::new(file)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ring::tests::start_read_of;
+    use super::*;
+    use crate::OpenMode;
+    use std::io::Write;
+    use std::time::Duration;
+
+    /// Who has requests under way flushes by the ring, where others need not wait for that; who has none makes the shorter call.
+    #[test]
+    fn a_flush_of_who_has_requests_under_way_goes_through_the_ring() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let Ok(device) = UringDevice::open(file.path(), OpenMode::OWNER) else { return };
+        let data = Arc::new(AlignedBuf::padded(&[7; 4096]));
+        let through_the_ring = || {
+            let before = device.ring.started();
+            device.flush().unwrap();
+            device.write_flush(4096, data.clone()).unwrap();
+            device.write_durable(8192, data.clone()).unwrap();
+            device.ring.started() - before
+        };
+        assert_eq!(through_the_ring(), 0);
+        let (never, mut writer) = std::io::pipe().unwrap();
+        let under_way = start_read_of(&device.ring, &never);
+        assert_eq!(through_the_ring(), 5, "its completion waits for a flush");
+        std::thread::scope(|scope| {
+            assert_eq!(scope.spawn(through_the_ring).join().unwrap(), 0, "it is not this one's")
+        });
+        writer.write_all(b"x").unwrap();
+        assert!(under_way.wait_at_most(Duration::from_secs(20)));
+        assert_eq!(through_the_ring(), 0);
+        assert_eq!(device.read(8192, 4096).unwrap()[0], 7);
     }
 }

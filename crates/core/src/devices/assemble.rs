@@ -32,12 +32,21 @@ pub(crate) struct Assembly {
     pub found: Probe,
     /// The same of each: its index, and its name where there are several.
     pub probes: Vec<(u16, Option<String>, Probe)>,
+    /// The members that are there, also those that missed something, as they were given.
+    pub there: Vec<There>,
     /// One line for each device that is left out.
     pub notes: Vec<String>,
     /// Of these, those that are true as long as that member is not active.
     pub about: Vec<(u16, String)>,
     /// One line for each that is none of the volume, or that it does without.
     pub asides: Vec<String>,
+}
+
+/// A member that is there, and may be written to.
+pub(crate) struct There {
+    pub device: Arc<dyn BlockDevice>,
+    /// What its block of heartbeats holds.
+    pub heartbeat: Vec<u8>,
 }
 
 /// A device that was given.
@@ -183,6 +192,9 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     let why = missing.iter().map(|i| (*i as u16, reason(i).to_owned())).collect();
     // So that none is ever more than one behind, and no slot that was being written stays as it is.
     let behind = slots.iter().flatten().any(|g| rank(&g.newest) < rank(&newest) || g.lacks_a_copy());
+    let of = |g: &Given| There { device: g.device.clone(), heartbeat: g.probe.heartbeat.clone() };
+    let missed = stale.iter().filter(|_| !broken(Break::JoinerUnshown));
+    let there = slots.iter().flatten().chain(missed).map(of).collect();
     let (mut devices, mut probes) = (Vec::new(), Vec::new());
     for (i, g) in slots.into_iter().enumerate() {
         match g {
@@ -203,7 +215,7 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     found.heads.extend(of_stale);
     let devices = Devices::open(devices, &indices, newest, why, behind);
     devices.note_replaced(replaced);
-    Ok(Assembly { devices, found, probes, notes, about, asides })
+    Ok(Assembly { devices, found, probes, there, notes, about, asides })
 }
 
 /// That a member is to be brought up to date.

@@ -4,7 +4,8 @@
 //! Invariants
 //! 1. A device that joins gets every write that is registered from [`Devices::begin_joining`] on. What was there
 //!    before is copied, and a copy of something that was written meanwhile is made again.
-//! 2. From before the flush with which it has everything until it has its place, each sync flushes it, too.
+//! 2. From before the flush with which it has everything until it has its place, each sync flushes it, too. It was flushed before
+//!    that, so that no sync waits for all that was copied.
 //! 3. The device whose place another takes gets every write until the roots say who has the place, and its own
 //!    roots are there no longer.
 //! 4. Each write waits for its part on that device, and nothing else does; its failure fails nobody. Where it does not answer it is
@@ -262,6 +263,19 @@ impl Devices {
             }
         }
         (out, lost)
+    }
+
+    /// All that was copied may be in the cache of the device that joins: nobody waits for that, and for the flush with which it takes its
+    /// place not long.
+    ///
+    /// # Errors
+    /// What keeps the volume from going on.
+    pub fn flush_joiner(&self) -> Result<(), DeviceError> {
+        let Some(joiner) = self.roster().joining.clone() else { return Ok(()) };
+        if broken(Break::EnteringAtOnce) || broken(Break::JoinUnflushed) {
+            return Ok(());
+        }
+        joiner.submit(Op::Flush).wait().map_or_else(|e| self.lose(&joiner, e), |_| Ok(()))
     }
 
     /// Everything is copied: the device takes its place, under `uuid` if it takes another's. Whether it did.

@@ -156,6 +156,10 @@ impl Member {
         self.wrong_blocks.store(trouble.wrong.into(), SeqCst);
         self.write_errors.store(trouble.failed.into(), SeqCst);
     }
+    /// Whether it has failed a write or flush: what that was to cover may be readable, and be nowhere but in a cache.
+    fn may_have_lost(&self) -> bool {
+        self.write_errors.load(SeqCst) > 0 && !broken(Break::AlikeBelieved)
+    }
     fn is(&self, standing: u8) -> bool {
         self.standing.load(SeqCst) == standing
     }
@@ -399,12 +403,13 @@ impl Devices {
     }
 
     /// What a device is to have done wrong from now on, with the next root for good, and what that was. `None` where there is no such
-    /// member.
+    /// member. That one which is not active has failed writes stays known: it may have lost what it shows.
     pub fn set_trouble(&self, index: u16, trouble: Trouble) -> Option<Trouble> {
         let roster = self.roster();
         let member = roster.members.get(usize::from(index))?;
         let before = member.trouble();
-        member.set_trouble(trouble);
+        let failed = if member.is_active() { trouble.failed } else { trouble.failed.max(before.failed) };
+        member.set_trouble(Trouble { failed, ..trouble });
         Some(before)
     }
 
@@ -483,6 +488,10 @@ impl Devices {
             if roster.joining.as_ref().is_some_and(|j| Arc::ptr_eq(j, member)) {
                 // Nobody needs it yet.
                 self.give_up_joining(&mut table, format!("it failed: {error}"));
+                if roster.has(member) && !matches!(error, DeviceError::Unowned { .. }) {
+                    // That it has failed has to be known when it comes back.
+                    return self.mark(&mut table);
+                }
             }
             return Ok(());
         }
@@ -511,15 +520,50 @@ impl Devices {
         Err(error)
     }
 
+    /// The devices on which others are to see who has the volume: all that may be written to, those among them that miss something or
+    /// join. Not one that was given up.
+    pub fn shown_on(&self) -> Vec<Arc<dyn BlockDevice>> {
+        let is_shown = |m: &&Arc<Member>| match broken(Break::JoinerUnshown) {
+            true => m.is_active(),
+            false => !m.is(Standing::Absent as u8) && !m.watch.is_given_up(),
+        };
+        self.roster().all().filter(is_shown).filter_map(|m| m.device.clone()).collect()
+    }
+
+    fn whose(&self, device: &Arc<dyn BlockDevice>) -> Option<Arc<Member>> {
+        let is_it = |m: &&Arc<Member>| m.device.as_ref().is_some_and(|d| Arc::ptr_eq(d, device));
+        self.roster().all().find(is_it).cloned()
+    }
+
+    /// Whether this device has what the volume is made of.
+    pub fn is_needed(&self, device: &Arc<dyn BlockDevice>) -> bool {
+        self.whose(device).is_some_and(|m| m.is_active())
+    }
+
     /// A write to this device failed that nothing else depends on.
     ///
     /// # Errors
     /// The error itself, when something is on no other device.
-    pub fn fails(&self, index: u16, error: DeviceError) -> Result<(), DeviceError> {
-        match self.roster().member(index) {
-            Some(member) => self.lose(member, error),
+    pub fn fails(&self, device: &Arc<dyn BlockDevice>, error: DeviceError) -> Result<(), DeviceError> {
+        match self.whose(device) {
+            // Nobody misses it.
+            Some(m) if m.is(STALE) => {
+                self.leave(device, &format!("it failed: {error}"));
+                Ok(())
+            }
+            Some(m) => self.lose(&m, error),
             None => Ok(()),
         }
+    }
+
+    /// A device that misses something, or joins, is not to be written to any more.
+    pub fn leave(&self, device: &Arc<dyn BlockDevice>, why: &str) {
+        let Some(member) = self.whose(device).filter(|m| !m.is_active()) else { return };
+        if self.roster().joining.as_ref().is_some_and(|j| Arc::ptr_eq(j, &member)) {
+            return self.stop_joining(why);
+        }
+        member.stand(Standing::Absent as u8);
+        self.table().why.push((member.index, why.to_owned()));
     }
 
     /// Before anything is acknowledged that an absent member misses: the roots say that it is absent, on all devices.

@@ -4,6 +4,7 @@
 //! 1. What is alike is not written. Where it is not, what is vouched for and right stays, whoever has it: a device that comes back may be
 //!    the only one to have it.
 //! 2. Where nothing is right, or nothing vouches, the others have their way; what they cannot read stays as it is.
+//! 3. A device that has failed a write or flush may show what it has lost: there what it keeps is written, too.
 
 use super::joining::runs_on;
 use super::layout::{Row, Run};
@@ -363,17 +364,20 @@ impl Devices {
         let parities = self.parities(back, first, count);
         let is_alike = |run: &Run| blocks_of(run).all(|i| both.own.has[i as usize] && !both.is_unlike(i));
         let all = runs.iter().map(|r| r.blocks).sum::<u32>() + parities.len() as u32 * UNIT_BLOCKS;
-        if runs.iter().all(is_alike) && parities.iter().all(|p| p.own.bytes[..] == p.new.bytes[..] && p.own.is_whole())
-        {
+        let alike = runs.iter().all(is_alike)
+            && parities.iter().all(|p| p.own.bytes[..] == p.new.bytes[..] && p.own.is_whole());
+        let anew = joiner.may_have_lost();
+        if alike && !anew {
             return Ok(Some((all, 0)));
         }
-        let Some(vouched) = vouched else { return Ok(None) };
+        let none = <[Vec<Vouched>; 2]>::default();
+        let Some(vouched) = vouched.or(alike.then_some(&none)) else { return Ok(None) };
         let decided = back.decide(&both, first, vouched);
         let (mut writes, mut lost) = (Vec::new(), 0);
         for run in &runs {
             lost += blocks_of(run).filter(|i| decided.lost[*i as usize]).count() as u32;
             let wanted = |i: u32| &decided.bytes[block_bytes(i)];
-            let is_written = |i: u32| both.own.block(i) != Some(wanted(i));
+            let is_written = |i: u32| anew || both.own.block(i) != Some(wanted(i));
             let pieces: Vec<&[u8]> = blocks_of(run).map(wanted).collect();
             if let Some(range) = enclosing(blocks_of(run).map(is_written)) {
                 writes.push((
@@ -387,7 +391,7 @@ impl Devices {
             lost += (0..UNIT_BLOCKS).filter(|i| parity.new.block(*i).is_none()).count() as u32;
             let wanted = back.decide_parity(parity, vouched, first, &both);
             if let Some(range) =
-                enclosing((0..UNIT_BLOCKS).map(|i| parity.own.block(i) != Some(&wanted[block_bytes(i)])))
+                enclosing((0..UNIT_BLOCKS).map(|i| anew || parity.own.block(i) != Some(&wanted[block_bytes(i)])))
             {
                 let bytes = &wanted[range.start * BLOCK_BYTES..range.end * BLOCK_BYTES];
                 writes.push((parity.block, range, AlignedBuf::padded(bytes)));

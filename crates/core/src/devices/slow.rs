@@ -252,7 +252,7 @@ impl Devices {
     }
 
     /// Gives up devices that do not answer and that the others can do without. Those that stand still.
-    fn give_up(&self, roster: &Roster, now: u64, may: bool) -> Avoided {
+    fn give_up(&self, roster: &Roster, now: u64, mmp: bool) -> Avoided {
         let look = |m: &Arc<Member>| m.watch.look(now, m.device.as_ref().and_then(|d| d.completed()));
         let there = roster.all().filter(|m| m.device.is_some() && !m.watch.is_given_up());
         let stands: Vec<(&Arc<Member>, Stand)> = there.map(|m| (m, look(m))).collect();
@@ -266,12 +266,13 @@ impl Devices {
             let whole = roster.layout.is_whole(|i| {
                 i != one.index && roster.member(i).is_some_and(|m| m.is_active() && !m.watch.is_given_up())
             });
+            let may = !mmp || !broken(Break::MemberAwaited);
             if may && alone && whole && stands.iter().any(|(m, stand)| m.index == one.index && stand.is_hopeless()) {
                 one.watch.give_up();
             }
         }
         // Nobody needs a device that joins, and what it lacks nobody counts on.
-        let may_end = may || !broken(Break::JoinerAwaited);
+        let may_end = !mmp || !broken(Break::JoinerAwaited);
         let joins = stands.iter().filter(|(m, stand)| may_end && !m.is_active() && stand.is_hopeless());
         joins.for_each(|(m, _)| m.watch.give_up());
         let still = stands.iter().filter(|(m, stand)| m.is_active() && stand.is_still());
@@ -306,15 +307,16 @@ impl Devices {
         true
     }
 
-    /// Looks who is slow by now, and who is not any more, and who does not answer at all, which is given up if that may be. Waits for no device.
-    pub fn judge(&self, now: u64, wall: Time, may_give_up: bool) {
+    /// Looks who is slow by now, and who is not any more, and who does not answer at all, which is given up where the others can do without it. Waits for no
+    /// device. With `mmp`, too: the others are behind their gates, so who goes on without one writes nothing where another host is.
+    pub fn judge(&self, now: u64, wall: Time, mmp: bool) {
         let Ok(_judging) = self.judging.try_lock() else { return };
         self.give_up_apart(now);
         let roster = self.roster();
         if roster.count < 2 && roster.joining.is_none() {
             return;
         }
-        let still = self.give_up(&roster, now, may_give_up);
+        let still = self.give_up(&roster, now, mmp);
         let there: Vec<&Arc<Member>> = roster.active().collect();
         if there.len() < 2 {
             return;

@@ -4,20 +4,78 @@
 //! 1. Before each beat its block is read: what another mount wrote is never written over unseen.
 //! 2. Who was kept from beating for the length of a lease accepts, writes, syncs and publishes nothing before it has looked. What it was about
 //!    to write after the last look [`crate::lease`] refuses.
+//! 3. A device that does not answer keeps the beats of no other, nor who asks whether one of them arrived.
 
 use super::{Fs, locked};
 use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::heartbeat::{self, Claim, Mmp, Said};
 use crate::lease::{LOOKS_MAX, Lease};
-use nenrin_device::{BlockDevice, DeviceError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nenrin_device::{BlockDevice, DeviceError, Ticket};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// So long one device at a time is waited for, and so often, before a beat is left to arrive by itself: half an interval in all.
+const LOOK: Duration = Duration::from_millis(100);
+const LOOKS: u32 = 10;
 
 /// What an owner shows, and where.
 struct Shown {
     claim: Claim,
     /// The volume was closed, or is somebody else's.
     over: bool,
+    pulses: Vec<Pulse>,
+}
+
+/// The beats of one device.
+struct Pulse {
+    device: Weak<dyn BlockDevice>,
+    /// When (of the lease) the last one began that arrived, or when the device came.
+    beaten: u64,
+    /// What is under way, since when: where it does not end, nothing more is asked for.
+    under_way: Option<(u64, Step)>,
+}
+
+enum Step {
+    Read(Ticket),
+    Write(Ticket, nenrin_format::Time),
+}
+
+impl Pulse {
+    fn new(device: &Arc<dyn BlockDevice>, beaten: u64) -> Self {
+        Self { device: Arc::downgrade(device), beaten, under_way: None }
+    }
+
+    fn is_of(&self, device: &Arc<dyn BlockDevice>) -> bool {
+        self.device.ptr_eq(&Arc::downgrade(device))
+    }
+
+    /// What was under way, if that is done within so long. What cannot tell is waited for.
+    fn ended(&mut self, time: Duration) -> Option<(u64, Step)> {
+        let is_done = |ticket: &Ticket| ticket.is_done() || ticket.wait_at_most(time);
+        self.under_way.take_if(|(_, Step::Read(ticket) | Step::Write(ticket, _))| is_done(ticket))
+    }
+}
+
+/// What a device failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    Write,
+    /// To read its block, for so long that it counts where another one takes beats.
+    Unread,
+    /// That may pass; or it took too long, which is no failure, and whoever asks looks again.
+    Once,
+}
+
+/// What came of beats.
+#[derive(Default)]
+struct Beaten {
+    /// One arrived.
+    any: bool,
+    /// What devices failed.
+    failed: Vec<(Arc<dyn BlockDevice>, DeviceError, Failed)>,
+    /// Devices on which another host shows itself, with what is there.
+    foreign: Vec<(Arc<dyn BlockDevice>, String)>,
 }
 
 /// The heart of a mount with `mmp`.
@@ -34,7 +92,7 @@ impl Heart {
     fn new(claim: Claim) -> Self {
         let block = Mutex::new(claim.block().to_vec());
         let (mmp, lease) = (claim.mmp.clone(), claim.lease.clone());
-        Self { mmp, shown: Mutex::new(Shown { claim, over: false }), lease, block }
+        Self { mmp, shown: Mutex::new(Shown { claim, over: false, pulses: Vec::new() }), lease, block }
     }
 }
 
@@ -76,7 +134,7 @@ impl Fs {
         }
         // Who has it beats at this moment.
         let Ok(mut shown) = heart.shown.try_lock() else { return Ok(()) };
-        self.beat_now(heart, &mut shown)
+        self.beat_now(heart, &mut shown, false)
     }
 
     /// Whether [`Fs::still_owns`] would look. Waits for no device.
@@ -96,7 +154,7 @@ impl Fs {
             if !heart.lease.is_late() || shown.over || self.lock().failed.is_some() {
                 return Ok(());
             }
-            self.beat_now(heart, &mut shown)?;
+            self.beat_now(heart, &mut shown, true)?;
         }
         match heart.lease.is_late() {
             true => {
@@ -116,7 +174,7 @@ impl Fs {
     /// A device that is to become one of the volume: with `mmp` it is written to as long as this mount has that.
     pub(super) fn guarded(&self, device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
         match &self.heart {
-            Some(heart) => heart.lease.guard(device),
+            Some(heart) => heart.lease.guard_new(device),
             None => device,
         }
     }
@@ -125,40 +183,97 @@ impl Fs {
         locked(&heart.shown, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn beat_now(&self, heart: &Heart, shown: &mut Shown) -> Result<()> {
+    /// Shows it on each device. One that does not answer is waited for as long as none has taken a beat, where that is what is asked for.
+    fn beat_now(&self, heart: &Heart, shown: &mut Shown, until_one: bool) -> Result<()> {
         if shown.over || self.lock().failed.is_some() {
             return Ok(());
         }
-        let looked_at = self.clock.lease_nanos();
-        let (mut members, mut why) = (Vec::new(), DeviceError::Missing);
-        // Under way together: one that is slow makes none late for the others.
-        let active = self.storage.devices().active().into_iter();
-        let reads: Vec<_> = active.map(|(i, d)| (i, heartbeat::submit_read(d.as_ref()), d)).collect();
-        for (index, ticket, device) in reads {
-            match ticket.wait() {
-                Err(e) => why = e,
-                Ok(block) if shown.claim.is_foreign(&block) && !broken(Break::MmpDeaf) => {
-                    shown.over = true;
-                    let text = format!(
-                        "{} is {}, too: its heartbeat has replaced this mount's; nothing more is written here",
-                        device.geometry().name,
-                        heartbeat::in_use_by(&block)
-                    );
-                    return self.stop_for(&text);
-                }
-                Ok(_) => members.push((index, device)),
+        let now = self.clock.lease_nanos();
+        let there = self.storage.devices().shown_on();
+        shown.pulses.retain(|p| there.iter().any(|d| p.is_of(d)));
+        for device in &there {
+            if !shown.pulses.iter().any(|p| p.is_of(device)) {
+                shown.pulses.push(Pulse::new(device, now));
             }
         }
-        if members.is_empty() {
-            return if heart.lease.is_late() { self.stop_for(&cannot_tell(&why)) } else { Ok(()) };
-        }
-        let devices: Vec<_> = members.iter().map(|(_, d)| d.clone()).collect();
-        let failed = shown.claim.write(&devices, self.clock.as_ref(), looked_at);
+        shown.claim.next(self.clock.wall());
         *heart.block.lock().unwrap_or_else(PoisonError::into_inner) = shown.claim.block().to_vec();
-        // One that fails a write is left out, or the last. What came too late is no failure: whoever asks looks again.
-        let failed = failed.into_iter().filter(|(_, e)| !matches!(e, DeviceError::Unowned { .. }));
-        let mut left_out = failed.map(|(i, e)| self.storage.devices().fails(members[i].0, e));
+        // Under way together: one that is slow makes none late for the others.
+        for pulse in shown.pulses.iter_mut().filter(|p| p.under_way.is_none()) {
+            let read = pulse.device.upgrade().map(|d| heartbeat::submit_read(d.as_ref()));
+            pulse.under_way = read.map(|ticket| (now, Step::Read(ticket)));
+        }
+        let mut beaten = Beaten::default();
+        for look in 0.. {
+            for pulse in &mut shown.pulses {
+                self.go_on(heart, &shown.claim, pulse, &mut beaten);
+            }
+            while let Some((device, text)) = beaten.foreign.pop() {
+                if self.storage.devices().is_needed(&device) {
+                    shown.over = true;
+                    return self.stop_for(&text);
+                }
+                self.storage.devices().leave(&device, &text);
+            }
+            let waits = if until_one { !beaten.any } else { look < LOOKS };
+            if !waits && !broken(Break::BeatsAwaited) || shown.pulses.iter().all(|p| p.under_way.is_none()) {
+                break;
+            }
+        }
+        let counts = |f: &Failed| *f == Failed::Write || *f == Failed::Unread && beaten.any;
+        let is_over = !beaten.any && shown.pulses.iter().all(|p| p.under_way.is_none());
+        if is_over && heart.lease.is_late() && !beaten.failed.iter().any(|(.., f)| counts(f)) {
+            return match beaten.failed.pop().map_or(DeviceError::Missing, |(_, why, _)| why) {
+                DeviceError::Unowned { .. } => Ok(()),
+                why => self.stop_for(&cannot_tell(&why)),
+            };
+        }
+        // One that fails a write is left out, or the last.
+        let failed = beaten.failed.iter().filter(|(.., f)| counts(f));
+        let mut left_out = failed.map(|(device, e, _)| self.storage.devices().fails(device, e.clone()));
         left_out.find_map(|done| done.err()).map_or(Ok(()), |e| self.stop_for(&cannot_tell(&e)))
+    }
+
+    /// Goes on with the beat of one device as far as that answers.
+    fn go_on(&self, heart: &Heart, claim: &Claim, pulse: &mut Pulse, beaten: &mut Beaten) {
+        while let Some((at, step)) = pulse.ended(LOOK) {
+            let Some(device) = pulse.device.upgrade() else { return };
+            match step {
+                Step::Read(ticket) => match ticket.wait() {
+                    Err(e) => {
+                        let since = self.clock.lease_nanos().saturating_sub(pulse.beaten);
+                        let is_old = since > heartbeat::lease_nanos(heart.mmp.interval_nanos);
+                        let failed = if is_old && !broken(Break::LeaseShared) { Failed::Unread } else { Failed::Once };
+                        beaten.failed.push((device, e, failed));
+                    }
+                    Ok(block) if claim.is_foreign(&block) && !broken(Break::MmpDeaf) => {
+                        let text = format!(
+                            "{} is {}, too: its heartbeat has replaced this mount's; nothing more is written here",
+                            device.geometry().name,
+                            heartbeat::in_use_by(&block)
+                        );
+                        beaten.foreign.push((device, text));
+                    }
+                    // It tells nothing any more.
+                    Ok(_) if claim.is_outdated(at, self.clock.as_ref()) => {
+                        let seconds = self.clock.lease_nanos().saturating_sub(at) / 1_000_000_000;
+                        beaten.failed.push((device, DeviceError::Unowned { seconds }, Failed::Once));
+                    }
+                    Ok(_) => {
+                        let (at, wall) = (self.clock.lease_nanos(), self.clock.wall());
+                        pulse.under_way = Some((at, Step::Write(claim.submit(device.as_ref()), wall)));
+                    }
+                },
+                Step::Write(ticket, wall) => match ticket.wait() {
+                    Ok(_) => {
+                        pulse.beaten = at;
+                        beaten.any = true;
+                        heart.lease.renew(at, wall);
+                    }
+                    Err(e) => beaten.failed.push((device, e, Failed::Write)),
+                },
+            }
+        }
     }
 
     fn stop_for(&self, why: &str) -> Result<()> {
@@ -177,7 +292,10 @@ impl Fs {
         if std::mem::replace(&mut shown.over, true) {
             return Ok(());
         }
-        let devices: Vec<_> = self.storage.devices().active().into_iter().map(|(_, d)| d).collect();
+        // One that does not answer, and that nobody needs, is not waited for.
+        let hangs = |d: &Arc<dyn BlockDevice>| shown.pulses.iter().any(|p| p.is_of(d) && p.under_way.is_some());
+        let all = self.storage.devices();
+        let devices: Vec<_> = all.shown_on().into_iter().filter(|d| all.is_needed(d) || !hangs(d)).collect();
         Ok(shown.claim.end(&devices, self.clock.wall())?)
     }
 }

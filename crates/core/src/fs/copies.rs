@@ -72,10 +72,8 @@ impl Fs {
     /// that does not answer to be noticed also while a tick waits for it calls this about as often, on a thread of its own. Waits
     /// for no device.
     pub fn judge_devices(&self) {
-        // With `mmp` the beats wait for a device that does not answer, and another host may take the volume meanwhile: who goes on
-        // without the device then would write where that one does.
-        let may_give_up = self.mmp().is_none();
-        self.storage.devices().judge(self.clock.monotonic_nanos(), self.clock.wall(), may_give_up);
+        let mmp = self.mmp().is_some();
+        self.storage.devices().judge(self.clock.monotonic_nanos(), self.clock.wall(), mmp);
     }
 
     /// Numbers of the devices that are slow, from 0. Waits for no device.

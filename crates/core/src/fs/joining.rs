@@ -300,6 +300,8 @@ impl Fs {
 
     fn end_join(&self, joiner: &mut Joiner) -> Result<()> {
         let Some(job) = joiner.job.take() else { return Ok(()) };
+        let flushed = self.storage.flush_joiner();
+        flushed.inspect_err(|e| self.lock().fail(&e.to_string()))?;
         self.owns_to_write()?;
         let joined = self.storage.end_joining(job.new.map_or([0; 16], |n| n.uuid));
         self.fail_with_flushes()?;

@@ -4,6 +4,7 @@
 use crate::common::gate::gated;
 use crate::common::{TestClock, file};
 use crate::devices::{World, bring_up, content, degraded, read, write};
+use crate::still::{begin, broken_now, in_thread};
 use nenrin_core::check::{CheckOptions, What, check};
 use nenrin_core::format::superblock::{Profile, SLOTS_PER_AREA};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
@@ -11,6 +12,8 @@ use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewDevice, Standing, mkf
 use nenrin_device::{BlockDevice, DeviceError, Fault, Faulty, Geometry, MemDevice, Op, OpKind, Ticket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
 
 /// A mirror of which device `stale` misses what was written last, open again with all of them.
 fn with_stale(width: usize, stale: usize) -> (World, Arc<Fs>) {
@@ -484,4 +487,38 @@ fn a_long_run_that_cannot_be_read_is_counted_and_left() {
 #[should_panic(expected = "it failed")]
 fn what_cannot_be_read_and_ends_a_replacement_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::UnreadableEnds, a_long_run_cannot_be_read);
+}
+
+/// All is copied, and lies in the cache of the device that joins: while that is flushed others sync.
+fn syncs_beside_the_first_flush() {
+    let w = World::new(Profile::Mirror, &[64; 2]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    write(&fs, "old", &content(1, 8 << 20));
+    let (device, gate) = gated(64 << 20);
+    fs.replace_device(1, NewDevice { device, uuid: [9; 16] }).unwrap();
+    gate.close(|op| matches!(op, Op::Flush), 0);
+    let now = broken_now();
+    let is_kept = thread::scope(|scope| {
+        scope.spawn(|| in_thread(now, || while fs.join_step(64 << 20).unwrap().is_some() {}));
+        gate.wait_until(|s| s.held == 1);
+        let synced = begin(scope, || write(&fs, "beside", &content(2, 100 << 10)));
+        let is_kept = synced.recv_timeout(Duration::from_secs(20)).is_err();
+        gate.open();
+        is_kept
+    });
+    assert!(!is_kept, "a sync waits for all that was copied");
+    assert!(fs.join_failed().is_none() && fs.health().iter().all(|d| d.standing == Standing::Active));
+    fs.close().unwrap();
+}
+
+#[test]
+fn no_sync_waits_for_the_first_flush_of_a_device_that_joins() {
+    syncs_beside_the_first_flush();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync waits for all that was copied")]
+fn syncs_that_wait_for_a_device_that_joins_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::EnteringAtOnce, syncs_beside_the_first_flush);
 }

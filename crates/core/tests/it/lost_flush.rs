@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::{TestClock, file};
-use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::check::{CheckOptions, What, check};
 use nenrin_core::format::Ino;
 use nenrin_core::format::superblock::Profile;
-use nenrin_core::{At, Clock, Fs, MkfsOptions, MountOptions, mkfs_on};
+use nenrin_core::{At, Clock, Fs, MkfsOptions, MountOptions, Standing, mkfs_on};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk};
 use std::sync::Arc;
 
@@ -116,4 +116,73 @@ fn a_mount_writes_anew_what_is_not_proven() {
     // Two copies of the nodes that replaying makes dirty; and the last of fifty commits, with a flush.
     assert_eq!((clean, flushes, after, more), (4, 2, 4 + 2 + 1, 2 + 1));
     fs.close().unwrap();
+}
+
+/// A member that was left out since it failed to flush a sync of so many bytes comes back, in a host that still shows these.
+/// Whether it was left out.
+fn comes_back((profile, count): (Profile, usize), bytes: usize, kept: u64) -> bool {
+    let disks: Vec<_> = (0..count).map(|_| Arc::new(CrashDisk::new(32 << 20))).collect();
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    mkfs_on(&devices(&disks), &clock, &MkfsOptions { profile, ..MkfsOptions::default() }).unwrap();
+    let fs = open(&devices(&disks));
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.fsync_wait(ino).unwrap();
+    assert_eq!(fs.write(ino, 0, &vec![7; bytes], 0).unwrap(), bytes);
+    disks[count - 1].fail_next_flush(CrashChoice::from_seed(kept));
+    fs.fsync_wait(ino).unwrap();
+    if fs.health()[count - 1].standing == Standing::Active {
+        return false;
+    }
+    // Forgiven or not, what it shows may be lost.
+    assert!(fs.device_forgive(count as u16 - 1).unwrap());
+    fs.close().unwrap();
+    drop(fs);
+    disks.iter().for_each(|d| d.complete_all());
+    let fs = open(&devices(&disks));
+    while fs.is_joining() {
+        fs.join_step(64 << 20).unwrap();
+    }
+    assert!(fs.health().iter().all(|d| d.standing == Standing::Active));
+    fs.close().unwrap();
+    drop(fs);
+    // The power fails, and with it one of the others.
+    let cut = |d: &Arc<CrashDisk>| Arc::new(d.image(&CrashChoice::from_seed(0))) as Arc<dyn BlockDevice>;
+    let images: Vec<_> = disks.iter().skip(1).map(cut).collect();
+    let after = open(&images);
+    let found = content(&after, b"f", bytes);
+    let what = format!("{profile:?}, {bytes} bytes, {kept}");
+    assert!(
+        found.is_some_and(|f| f.is_ok_and(|f| f == vec![7; bytes])),
+        "a member came back without what it showed: {what}"
+    );
+    after.close().unwrap();
+    drop(after);
+    let report = check(&images, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    let others = report.findings.iter().filter(|f| f.what != What::DeviceAbsent).count();
+    assert_eq!(others, 0, "{what}: {:?}", report.findings);
+    true
+}
+
+fn all_come_back() {
+    let mut left_out = 0;
+    for profile in [(Profile::Mirror, 2), (Profile::Parity, 3)] {
+        for bytes in [3000, 9000, 200 << 10] {
+            for kept in [0, 5, 6, 7] {
+                left_out += u32::from(comes_back(profile, bytes, kept));
+            }
+        }
+    }
+    assert!(left_out >= 16, "{left_out}");
+}
+
+#[test]
+fn what_a_member_shows_that_failed_a_flush_is_written_anew() {
+    all_come_back();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a member came back without what it showed")]
+fn what_a_member_is_believed_to_have_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::AlikeBelieved, all_come_back);
 }

@@ -49,6 +49,7 @@ mod ordering;
 mod parity;
 mod passed_over;
 mod races;
+mod reached;
 mod repair_devices;
 mod reserve;
 mod retention;

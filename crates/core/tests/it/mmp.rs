@@ -14,7 +14,7 @@ use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faults, Faulty, MemDevice, O
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-type Meanwhile = Box<dyn Fn(u64) + Send>;
+pub(crate) type Meanwhile = Box<dyn Fn(u64) + Send>;
 
 /// Time of all hosts. Who waits lets the others do what they do, each half second.
 #[derive(Default)]
@@ -48,11 +48,14 @@ impl Hours {
         self.now.fetch_add(nanos, SeqCst);
     }
     /// While somebody waits, this mount goes on.
-    fn alive(&self, fs: &Arc<Fs>) {
+    pub(crate) fn alive(&self, fs: &Arc<Fs>) {
         let fs = fs.clone();
-        *self.meanwhile.lock().unwrap() = Some(Box::new(move |_| drop(fs.beat())));
+        self.meanwhile(Box::new(move |_| drop(fs.beat())));
     }
-    fn alone(&self) {
+    pub(crate) fn meanwhile(&self, what: Meanwhile) {
+        *self.meanwhile.lock().unwrap() = Some(what);
+    }
+    pub(crate) fn alone(&self) {
         *self.meanwhile.lock().unwrap() = None;
     }
     /// How long a call waited.
@@ -81,6 +84,12 @@ impl World {
         let options = MkfsOptions { profile, ..MkfsOptions::default() };
         mkfs_on(&this.devices, &this.time(), &options).unwrap();
         this
+    }
+    pub(crate) fn fault(&self, device: usize, fault: Fault) {
+        self.faults[device].inject(fault);
+    }
+    pub(crate) fn clear(&self, device: usize) {
+        self.faults[device].clear();
     }
     pub(crate) fn time(&self) -> Arc<dyn Clock> {
         self.clock.clone()

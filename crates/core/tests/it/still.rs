@@ -7,7 +7,8 @@ use crate::devices::{bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::Ino;
 use nenrin_core::format::superblock::Profile;
-use nenrin_core::{Clock, Fs, MkfsOptions, Mmp, MountOptions, NewDevice, Standing, mkfs_on};
+use nenrin_core::heartbeat::{Said, look};
+use nenrin_core::{BEAT_NANOS, Clock, Fs, MkfsOptions, Mmp, MountOptions, NewDevice, Standing, mkfs_on};
 use nenrin_device::BlockDevice;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, mpsc};
@@ -56,7 +57,7 @@ impl World {
 }
 
 /// That in a thread, and when it is done.
-fn begin<'s, T: Send + 's>(
+pub(crate) fn begin<'s, T: Send + 's>(
     scope: &'s thread::Scope<'s, '_>,
     work: impl FnOnce() -> T + Send + 's,
 ) -> mpsc::Receiver<T> {
@@ -284,6 +285,103 @@ fn a_device_that_joins_and_hangs_is_given_up() {
 #[should_panic(expected = "a write waits for a device that nobody needs")]
 fn a_device_that_joins_and_is_waited_for_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::JoinerAwaited, || a_joiner_hangs(with_mmp()));
+}
+
+/// A member hangs while a host shows itself every two seconds; `but`: requests until then.
+fn a_member_hangs_with_mmp(gone: usize, but: usize) {
+    let w = World::new(Profile::Mirror, 2);
+    let mmp = Mmp { node: "hana".into(), owner: [1; 16], interval_nanos: BEAT_NANOS };
+    let fs = w.open(MountOptions { mmp: Some(mmp), ..MountOptions::default() });
+    write(&fs, "before", &content(1, 1 << 20));
+    w.gates[gone].close(|_| true, but);
+    let beat_of = || match look(w.devices[1 - gone].as_ref()).unwrap() {
+        Said::InUse(beat) => beat.sequence,
+        said => panic!("{said:?}"),
+    };
+    let (before, now) = (beat_of(), broken_now());
+    let (mut is_kept, mut is_left) = (false, false);
+    thread::scope(|scope| {
+        let writer = begin(scope, || {
+            for i in 0..4 {
+                write(&fs, &format!("while {i}"), &content(i, 300 << 10));
+            }
+            fs.sync_all().unwrap();
+        });
+        for _ in 0..90 {
+            // No time passes before its beats are.
+            let beat = begin(scope, || in_thread(now, || fs.beat()));
+            is_kept = beat.recv_timeout(Duration::from_secs(10)).is_err();
+            is_left = w.pass(&fs, 1, || fs.health()[gone].standing != Standing::Active);
+            if is_kept || is_left {
+                break;
+            }
+        }
+        let was_shown = beat_of() > before + 10;
+        // Who waits still is let go, so that this ends.
+        let done = writer.recv_timeout(Duration::from_secs(if is_left { 60 } else { 0 }));
+        w.gates[gone].open();
+        assert!(!is_kept, "a beat waits for a member that hangs");
+        assert!(is_left, "a member that hangs is waited for");
+        assert!(was_shown && done.is_ok() && fs.failed().is_none(), "{:?}", fs.failed());
+    });
+    assert!(fs.health()[gone].why.clone().unwrap().contains("did not answer for"));
+    write(&fs, "after", &content(5, 1 << 20));
+    w.land(gone);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = w.open(degraded());
+    bring_up(&fs);
+    for i in 0..4 {
+        assert!(read(&fs, &format!("while {i}"), 1 << 20).unwrap() == content(i, 300 << 10));
+    }
+    fs.close().unwrap();
+    clean(&w.devices);
+}
+
+#[test]
+fn a_member_that_hangs_with_mmp_is_left_out() {
+    for gone in [0, 1] {
+        for but in [0, 1, 2, 5] {
+            a_member_hangs_with_mmp(gone, but);
+        }
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a member that hangs is waited for")]
+fn a_member_that_is_waited_for_with_mmp_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::MemberAwaited, || a_member_hangs_with_mmp(1, 0));
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a beat waits for a member that hangs")]
+fn beats_that_wait_for_a_member_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::BeatsAwaited, || a_member_hangs_with_mmp(1, 0));
+}
+
+#[cfg(feature = "breaks")]
+pub(crate) type Broken = Option<nenrin_core::breaks::Break>;
+#[cfg(not(feature = "breaks"))]
+pub(crate) type Broken = Option<std::convert::Infallible>;
+
+/// What is broken in this thread, for [`in_thread`].
+pub(crate) fn broken_now() -> Broken {
+    #[cfg(feature = "breaks")]
+    return nenrin_core::breaks::now();
+    #[cfg(not(feature = "breaks"))]
+    None
+}
+
+pub(crate) fn in_thread<T>(now: Broken, work: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "breaks")]
+    if let Some(what) = now {
+        return nenrin_core::breaks::with(what, work);
+    }
+    #[cfg(not(feature = "breaks"))]
+    assert!(now.is_none());
+    work()
 }
 
 /// Who has asked for it is not kept waiting by it, nor is who writes, and nobody looks.

@@ -14,7 +14,8 @@
 //! 3. A slot keeps its buffer until the completion has been taken, whether
 //!    or not the ticket was dropped. Dropping the ring waits for all of them.
 //! 4. A reaper that leaves wakes one of those who sleep, who takes the role.
-//! 5. A request that came back short or cancelled (the kernel cancels those
+//! 5. Who has requests under way sleeps in the ring for a flush, where the kernel can hand him their completions ([`Ring::owes_here`]).
+//! 6. A request that came back short or cancelled (the kernel cancels those
 //!    of a thread that exits) is run again by [`HostFile::perform`].
 #![allow(unsafe_code)] // shared ring queues and buffers lent to the kernel
 
@@ -26,7 +27,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 use std::io;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, Thread};
+use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Entries of the submission queue; the kernel doubles it for completions.
@@ -57,16 +58,21 @@ impl Kept {
 
 struct Slot {
     kept: Kept,
+    /// Who submitted it.
+    by: ThreadId,
     /// What the kernel reported: a length, or an error number below zero.
     result: Option<i32>,
     /// The ticket was dropped; whoever takes the completion frees the slot.
     orphan: bool,
 }
 
+#[derive(Default)]
 struct State {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     in_flight: usize,
+    /// Requests so far.
+    started: u64,
     reaping: bool,
     /// Threads that sleep while another reaps: those who wait for one slot, with its index, and those who wait for anything.
     sleepers: Vec<(Option<usize>, Thread)>,
@@ -89,8 +95,7 @@ impl Ring {
         if !needed.into_iter().all(|code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let state = State { slots: Vec::new(), free: Vec::new(), in_flight: 0, reaping: false, sleepers: Vec::new() };
-        let state = Mutex::new(state);
+        let state = Mutex::new(State::default());
         Ok(Self { uring, state, host })
     }
 
@@ -107,6 +112,24 @@ impl Ring {
         self.submit_all(&state);
         drop(state);
         Ok(Ticket::new(Waiting { ring: Arc::clone(self), slot: Some(slot) }))
+    }
+
+    /// Whether something is under way that this thread submitted. The kernel hands the completions of a request to the thread that has
+    /// submitted it: one that sleeps in fsync(2) takes none, and whoever waits for its request waits for that, too.
+    pub(super) fn owes_here(&self) -> bool {
+        let mut state = lock(&self.state);
+        if state.in_flight > 0 && !state.reaping {
+            self.drain(&mut state);
+            state.wake(false);
+        }
+        let own = thread::current().id();
+        state.in_flight > 0 && state.slots.iter().flatten().any(|slot| slot.result.is_none() && slot.by == own)
+    }
+
+    /// Requests so far.
+    #[cfg(test)]
+    pub(super) fn started(&self) -> u64 {
+        lock(&self.state).started
     }
 
     /// Writes and flushes as a linked pair in one system call, which submits
@@ -152,8 +175,10 @@ impl Ring {
             state.slots.push(None);
             state.slots.len() - 1
         });
-        let slot = state.slots[index].insert(Slot { kept, result: None, orphan: false });
+        let by = thread::current().id();
+        let slot = state.slots[index].insert(Slot { kept, by, result: None, orphan: false });
         state.in_flight += 1;
+        state.started += 1;
         let fd = types::Fd(self.host.fd());
         let entry = match &mut slot.kept {
             Kept::Read { offset, buffer } => {
@@ -281,7 +306,7 @@ impl Ring {
     }
 
     /// The outcome of a completed request; runs it again where the kernel
-    /// transferred a part only or gave up for a passing reason (invariant 5).
+    /// transferred a part only or gave up for a passing reason (invariant 6).
     fn finish(&self, kept: Kept, result: i32) -> Outcome {
         let passing = matches!(-result, libc::ECANCELED | libc::EAGAIN | libc::EINTR);
         if result < 0 && !passing {
@@ -390,9 +415,21 @@ impl Drop for Waiting {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::OpenMode;
+
+    /// Starts a read of one byte of this pipe, which is not done before that is there.
+    pub(in super::super) fn start_read_of(ring: &Arc<Ring>, pipe: &impl std::os::fd::AsRawFd) -> Ticket {
+        let mut state = ring.room(1, None);
+        let mut buffer = AlignedBuf::zeroed(4096);
+        let pointer = buffer.as_mut_ptr();
+        let (_, slot) = ring.prepare(&mut state, Kept::Read { offset: 0, buffer });
+        let fd = types::Fd(pipe.as_raw_fd());
+        ring.push(&[opcode::Read::new(fd, pointer, 1).build().user_data(slot as u64)]);
+        ring.submit_all(&state);
+        Ticket::new(Waiting { ring: Arc::clone(ring), slot: Some(slot) })
+    }
 
     /// Many threads wait, each for its own requests, in another order than they were submitted: all get theirs.
     #[test]
