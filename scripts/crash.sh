@@ -65,8 +65,8 @@ decided() {
 }
 rows=('partials accepted' 'cut before missing payload' 'cut before missing data' 'unfinished logical segment dropped' 'the log ends')
 
-simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40
-decided "${rows[@]}" 'after a lie or a flipped bit: damage proven'
+simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40 --unreads 10
+decided "${rows[@]}" 'after a lie or a flipped bit: damage proven' 'Cut, and not read: Mounted' 'Cut, and not read: Repaired'
 simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 20))" --order strict
 simulate "$((images / 50))" run --seeds 0..1000000 --images "$((images / 50))" --order strict --profile content
 simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint

@@ -428,6 +428,8 @@ pub enum Break {
     ForgottenCounts,
     /// History goes because it crowds out the cleaner while somebody sweeps what was let go before.
     SweepUnseen,
+    /// A device whose heartbeat cannot be read is not claimed, as if it were not there.
+    UnreadBeatLeft,
     /// What was made in a directory that a gap in the log hides goes with it.
     GapLosesDirectories,
     /// Times are committed ahead of the content that they are of.

@@ -161,6 +161,12 @@ pub(crate) fn is_of(block: &[u8], owner: &[u8; 16]) -> bool {
     matches!(Said::of(block), Said::InUse(b) if b.owner == *owner)
 }
 
+/// What stands for a block that the device does not give: no heartbeat, and not nothing. A power cut in the middle of a beat leaves such
+/// a one on some disks, until it is written again.
+pub(crate) fn unread() -> Vec<u8> {
+    vec![0xff; BLOCK_BYTES]
+}
+
 /// Starts reading the block of a device.
 pub(crate) fn submit_read(device: &dyn BlockDevice) -> Ticket {
     device.submit(Op::Read { offset: HEARTBEAT_BLOCK * BLOCK_BYTES as u64, bytes: BLOCK_BYTES })
@@ -282,7 +288,7 @@ pub(crate) fn take(
             let lost = there.iter().find(|d| is_unclaimed(d));
             if let (Some(device), true) = (lost, !options.degraded || claimed.is_empty()) {
                 let name = device.geometry().name;
-                let what = if is_among(seen.iter().map(|(d, _)| d), device) { "written" } else { "read" };
+                let what = if read(device.as_ref()).is_ok() { "written" } else { "read" };
                 return Err(Error::Open(format!(
                     "{name}: the heartbeat cannot be {what}; look for errors of the device"
                 )));
@@ -325,9 +331,13 @@ pub fn refuse_to_replace(devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) ->
 }
 
 fn seen_on(assembly: &Assembly) -> Vec<Seen> {
-    // One that cannot be read is no way for others to see us, nor for us to see them. One that missed something may be another's by now.
+    // One that missed something may be another's by now. One that cannot be read is watched: who has the volume writes it.
     let there = assembly.there.iter().map(|there| there.device.clone());
-    there.filter_map(|d| read(d.as_ref()).ok().map(|block| (d, block))).collect()
+    let block = |d: &Arc<dyn BlockDevice>| read(d.as_ref()).unwrap_or_else(|_| AlignedBuf::padded(&unread()));
+    there
+        .map(|d| (d.clone(), block(&d)))
+        .filter(|s| s.1[..] != unread()[..] || !broken(Break::UnreadBeatLeft))
+        .collect()
 }
 
 /// What the block of a mount that did not end is replaced by.
@@ -346,7 +356,12 @@ fn watch(seen: &[Seen], clock: &dyn Clock) -> Result<()> {
         return Ok(());
     }
     clock.wait(nanos);
-    seen.iter().try_for_each(|(device, before)| is_still(device, before, nanos))
+    let (hidden, known): (Vec<&Seen>, Vec<&Seen>) = seen.iter().partition(|(_, block)| block[..] == unread()[..]);
+    known.into_iter().try_for_each(|(device, before)| is_still(device, before, nanos))?;
+    // What can be read by now is watched in turn: perhaps somebody wrote it, perhaps it was the device.
+    let again = hidden.into_iter().filter_map(|(device, _)| Some((device.clone(), read(device.as_ref()).ok()?)));
+    let again: Vec<Seen> = again.filter(|(_, block)| block[..] != unread()[..]).collect();
+    if again.is_empty() { Ok(()) } else { watch(&again, clock) }
 }
 
 /// Whether a block is what it was; where it cannot be read any more, nobody else writes to it either.

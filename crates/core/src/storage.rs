@@ -769,7 +769,8 @@ fn probe_area(device: &dyn BlockDevice, area: u64, probe: &mut Probe) {
             Err(e) => probe.slots.push((block, SlotState::Unreadable(e))),
         }
     }
-    if let (1, Ok(heartbeat)) = (more, read(first + SLOTS as u64, 1)) {
-        probe.heartbeat = heartbeat.to_vec();
+    if more == 1 {
+        let heartbeat = read(first + SLOTS as u64, 1);
+        probe.heartbeat = heartbeat.map_or_else(|_| crate::heartbeat::unread(), |block| block.to_vec());
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::cli::Core;
 use crate::config::Config;
-use crate::driver::{Failure, Plan, Tally, record};
+use crate::driver::{Failure, Plan, Tally, record, unread_cuts};
 use crate::fault::{FaultPlan, run_with_fault};
 use crate::flip;
 use crate::lie::{Kind, Lie, run_with_lie};
@@ -44,6 +44,8 @@ enum Hunt {
     Barrier,
     /// Random workloads through a kernel that caches writes, without a cut.
     PageCache,
+    /// Power cuts after which what was being written cannot be read.
+    Unread,
     /// Power cuts in the same.
     CachedCuts,
     /// Something over several lives of a volume.
@@ -92,7 +94,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 93] = [
+pub const TRIALS: [Trial; 94] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -128,6 +130,7 @@ pub const TRIALS: [Trial; 93] = [
     trial(Break::StrictForgets, "P2", Hunt::Strict(Scenario::Waiting)),
     trial(Break::ChangedWhileSettling, "P3", Hunt::Scenario(Scenario::EmptiedInSync)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
+    trial(Break::UnreadBeatLeft, "P2", Hunt::Unread),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::UnreadableIsZeros, "P4", Hunt::Faults(OpKind::Read)),
     trial(Break::OneCopy, "P4", Hunt::Flips),
@@ -297,6 +300,7 @@ impl Trial {
                 tally.images += 1;
                 record::<Core>(&Config { writeback: true, ..base }, false).map(drop)
             }
+            Hunt::Unread => unread_cuts::<Core>(&base, None, tally),
             Hunt::CachedCuts => {
                 record::<Core>(&Config { writeback: true, ..base }, false)?.cut_all::<Core>(&plan, tally)
             }

@@ -42,3 +42,24 @@ fn worlds_do_not_see_each_other() {
     let two = done(cli::run::<Core>(&arguments("--seeds 40..52 --faults 2 --jobs 2")));
     assert_eq!(one, two);
 }
+
+/// What was being written cannot be read after a power cut: all that was acknowledged is there, at once or after a repair; where others have
+/// what is on a device nobody has to know.
+#[test]
+fn what_was_being_written_and_cannot_be_read() {
+    let kinds = |tally: &Tally| -> Vec<(String, u64)> {
+        let of = |what: &String| what.strip_prefix("Cut, and not read: ").map(ToOwned::to_owned);
+        tally.faults.iter().filter_map(|(what, n)| Some((of(what)?, *n))).collect()
+    };
+    let line = |more: &str| format!("--unreads 1 --images 1000000 --each 1 --choices 1 --faults 0 --lies 0 {more}");
+    let tally = done(cli::run::<Core>(&arguments(&line("--seeds 0..60"))));
+    let kinds_of_one = kinds(&tally);
+    for what in ["Mounted", "Repaired"] {
+        assert!(kinds_of_one.iter().any(|(kind, n)| kind == what && *n > 20), "{kinds_of_one:?}");
+    }
+    for devices in ["--devices 2 --layout mirror", "--devices 3 --layout parity"] {
+        let tally = done(cli::run::<Core>(&arguments(&line(&format!("--seeds 0..4 --steps 60 {devices}")))));
+        let kinds = kinds(&tally);
+        assert!(matches!(&kinds[..], [(what, n)] if what == "Mounted" && *n > 30), "{devices}: {kinds:?}");
+    }
+}
