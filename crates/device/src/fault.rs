@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a misplaced write is aligned to, in bytes.
+/// What a misplaced write is aligned to, and the length of what is bad until it is written, in bytes.
 const BLOCK: u64 = 4096;
 
 /// One way to misbehave.
@@ -55,6 +55,12 @@ pub enum Fault {
     FailReads {
         /// Bytes of the device.
         range: Range<u64>,
+    },
+    /// Reads of the 4096 bytes at `at` fail with EIO until a write covers all of them, as those of a sector do that the device then
+    /// puts another in the place of.
+    BadUntilWritten {
+        /// The first of these bytes of the device.
+        at: u64,
     },
     /// Reads return the bytes of `range` combined with `mask` by exclusive or.
     FlipReads {
@@ -175,7 +181,10 @@ impl Plan {
                 Fault::LoseWrites { .. } | Fault::MisdirectWrite { .. } | Fault::MisdirectOntoLast { .. } => {
                     kind == OpKind::Write
                 }
-                Fault::FailReads { .. } | Fault::FlipReads { .. } | Fault::FlipRead { .. } => kind == OpKind::Read,
+                Fault::FailReads { .. }
+                | Fault::BadUntilWritten { .. }
+                | Fault::FlipReads { .. }
+                | Fault::FlipRead { .. } => kind == OpKind::Read,
                 Fault::Delay(_) => true,
             };
             if !counts {
@@ -188,6 +197,9 @@ impl Plan {
                     verdict.error = Some(DeviceError::Os(libc::EIO));
                 }
                 Fault::FailReads { range } if range.start < offset.saturating_add(bytes) && offset < range.end => {
+                    verdict.error = Some(DeviceError::Os(libc::EIO));
+                }
+                Fault::BadUntilWritten { at } if *at < offset.saturating_add(bytes) && offset < *at + BLOCK => {
                     verdict.error = Some(DeviceError::Os(libc::EIO));
                 }
                 Fault::LoseWrites { from, times } => verdict.lose |= within(*from, *times),
@@ -219,6 +231,7 @@ impl Plan {
                 Fault::Delay(delay) => verdict.delay = verdict.delay.max(*delay),
                 Fault::Fail { .. }
                 | Fault::FailReads { .. }
+                | Fault::BadUntilWritten { .. }
                 | Fault::MisdirectWrite { .. }
                 | Fault::MisdirectOntoLast { .. }
                 | Fault::FlipRead { .. } => {}
@@ -226,6 +239,11 @@ impl Plan {
         }
         if kind == OpKind::Write {
             self.written = Some(offset..offset + bytes);
+            if verdict.error.is_none() && !verdict.lose {
+                let first = verdict.to.unwrap_or(offset);
+                let covered = |at: u64| first <= at && at + BLOCK <= first + bytes;
+                self.faults.retain(|(fault, _)| !matches!(fault, Fault::BadUntilWritten { at } if covered(*at)));
+            }
         }
         verdict
     }
