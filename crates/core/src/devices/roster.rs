@@ -8,6 +8,7 @@
 
 use super::layout::Place;
 use super::rows::Rows;
+use super::unread::Unread;
 use super::watched::Watch;
 use super::{Devices, Layout, Member};
 use crate::breaks::{Break, broken};
@@ -28,11 +29,13 @@ pub(super) struct Roster {
     pub joining: Option<Arc<Member>>,
     /// Rows with parity that are not at rest.
     pub rows: Arc<Rows>,
+    /// What some device did not give.
+    pub unread: Arc<Unread>,
 }
 
 impl Roster {
     pub fn new(layout: Layout, members: Vec<Arc<Member>>, count: usize, rows: Arc<Rows>) -> Self {
-        let this = Self { layout: Arc::new(layout), members, count, joining: None, rows };
+        let this = Self { layout: Arc::new(layout), members, count, joining: None, rows, unread: Arc::default() };
         this.watch();
         this
     }
@@ -66,7 +69,7 @@ impl Roster {
     /// The others.
     pub fn without(&self, index: u16) -> Self {
         let members = self.members.iter().filter(|m| m.index != index).cloned().collect();
-        Self { layout: self.layout.clone(), members, count: self.count, joining: None, rows: self.rows.clone() }
+        Self { members, joining: None, ..self.clone() }
     }
     /// Who joins in this place.
     pub fn joins(&self, index: u16) -> Option<&Arc<Member>> {

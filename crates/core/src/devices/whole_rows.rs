@@ -42,6 +42,37 @@ struct Unit {
 /// Rows that a crash left get their parity: of each device how often it was asked in vain meanwhile.
 struct Settling(Vec<Patience>);
 
+/// Why the parity of a row is written anew.
+#[derive(Clone, Copy)]
+enum Anew<'a> {
+    /// Nobody needs what is in it but for what is known of it, or its parity is right.
+    Settling(&'a Settling),
+    /// What recovery accepted was written anew.
+    Accepted,
+    /// All that anybody needs in it was verified, and is right where it lies.
+    Mending,
+}
+
+impl<'a> Anew<'a> {
+    fn settling(self) -> Option<&'a Settling> {
+        if let Self::Settling(settling) = self { Some(settling) } else { None }
+    }
+
+    /// Whether what cannot be read in its place, though it was asked for, is written there as it was rebuilt.
+    fn writes_rebuilt(self) -> bool {
+        match self {
+            Self::Settling(_) => !broken(Break::RowsUnwritten),
+            Self::Accepted => false,
+            Self::Mending => !broken(Break::UnreadLeft),
+        }
+    }
+
+    /// Whether parity is written also where it reads as it should.
+    fn always(self) -> bool {
+        !matches!(self, Self::Mending) && !broken(Break::UnflushedBelieved)
+    }
+}
+
 /// The bytes of a block of a unit.
 pub(super) const fn block_bytes(block: u32) -> std::ops::Range<usize> {
     block as usize * BLOCK_BYTES..(block as usize + 1) * BLOCK_BYTES
@@ -153,19 +184,19 @@ impl Devices {
     }
 
     /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written to the row
-    /// meanwhile. `settling`: nobody needs what is in it but for what is known of it, or its parity is right: then what cannot be read in
-    /// its place is written there as it was rebuilt. `always`: also where it reads as it should.
-    fn parity_anew(&self, row: &Row, settling: Option<&Settling>, always: bool) -> Result<u32, DeviceError> {
+    /// meanwhile.
+    fn parity_anew(&self, row: &Row, anew: Anew<'_>) -> Result<u32, DeviceError> {
         let (first, blocks) = row.range();
         // Who copies the parity to a device that joins must not copy what it was before.
         let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
-        let written = self.write_parity(row, settling, always);
+        let written = self.write_parity(row, anew);
         number.into_iter().for_each(|n| self.leave_of(n));
         written
     }
 
-    fn write_parity(&self, row: &Row, settling: Option<&Settling>, always: bool) -> Result<u32, DeviceError> {
+    fn write_parity(&self, row: &Row, anew: Anew<'_>) -> Result<u32, DeviceError> {
         let roster = self.roster();
+        let (settling, always) = (anew.settling(), anew.always());
         let mut units = self.units_of(&roster, row, settling);
         let there = read_here(&roster, row.parity, UNIT_BLOCKS).map(Ticket::wait);
         let there = there.map(|read| read.map_or_else(|_| Self::parity_by_block(&roster, row), |is| (is, Vec::new())));
@@ -178,8 +209,7 @@ impl Devices {
         }
         let mut puts = Vec::new();
         for (place, unit) in row.units.iter().zip(&units).filter(|(p, _)| active(&roster, p.device).is_some()) {
-            let writes = settling.is_some() && !broken(Break::RowsUnwritten);
-            let rebuilt = unit.rebuilt.iter().filter(|b| writes && !lost(**b));
+            let rebuilt = unit.rebuilt.iter().filter(|b| anew.writes_rebuilt() && !lost(**b));
             let torn = unit.torn.iter().filter(|b| !(lost(**b) && broken(Break::TornLeft)));
             puts.extend(torn.chain(rebuilt).map(|b| put_block(*place, &unit.data, *b)));
         }
@@ -255,8 +285,7 @@ impl Devices {
         let layout = self.layout();
         let rows = places.iter().flat_map(|(addr, blocks)| layout.rows(*addr, *blocks));
         let rows: BTreeMap<RowId, Row> = rows.map(|(row, ..)| ((row.segment, row.number), row)).collect();
-        let always = !broken(Break::UnflushedBelieved);
-        rows.values().try_fold(0, |n, row| Ok(n + u64::from(self.parity_anew(row, None, always)?)))
+        rows.values().try_fold(0, |n, row| Ok(n + u64::from(self.parity_anew(row, Anew::Accepted)?)))
     }
 
     /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
@@ -297,7 +326,7 @@ impl Devices {
     /// Device errors.
     pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
         match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
-            Some(row) => Ok(Some(self.parity_anew(&row, None, false)? > 0)),
+            Some(row) => Ok(Some(self.parity_anew(&row, Anew::Mending)? > 0 && !self.is_unlike(id))),
             None => Ok(None),
         }
     }
@@ -349,8 +378,7 @@ impl Devices {
     pub fn settle_rows(&self) -> Result<bool, DeviceError> {
         let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
         let settling = Settling(self.roster().members.iter().map(|_| Patience::default()).collect());
-        let always = !broken(Break::UnflushedBelieved);
-        found.iter().try_for_each(|row| self.parity_anew(row, Some(&settling), always).map(drop))?;
+        found.iter().try_for_each(|row| self.parity_anew(row, Anew::Settling(&settling)).map(drop))?;
         Ok(!found.is_empty())
     }
 
