@@ -364,6 +364,16 @@ impl Storage {
         self.devices.begin_segment(segment);
     }
 
+    /// Somebody has places in this segment, which he writes to before he lets go of it: nothing is written there meanwhile.
+    pub fn hold_segment(&self, segment: SegmentNo) {
+        self.devices.hold_segment(segment);
+    }
+
+    /// Ends a [`Storage::hold_segment`].
+    pub fn let_go_of_segment(&self, segment: SegmentNo) {
+        self.devices.let_go_of_segment(segment);
+    }
+
     /// Nothing is written to this segment from this block on.
     pub fn end_segment(&self, segment: SegmentNo, block: u32) {
         self.devices.end_segment(segment, block);

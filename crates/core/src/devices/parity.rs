@@ -69,6 +69,20 @@ impl Devices {
         }
     }
 
+    /// Somebody has places in this segment, which he writes to before he lets go of it: nothing is written there meanwhile.
+    pub fn hold_segment(&self, segment: SegmentNo) {
+        if self.has_rows() {
+            self.rows.lock().hold(segment);
+        }
+    }
+
+    /// Ends a [`Devices::hold_segment`].
+    pub fn let_go_of_segment(&self, segment: SegmentNo) {
+        if self.has_rows() {
+            self.rows.lock().let_go(segment);
+        }
+    }
+
     /// Starts writing blocks that lie in rows. `copied`: and their copies in the row log, where rows are not full; but for those that
     /// find no slot, which is told with what was started. So what fills a row waits for nothing.
     pub(super) fn start_rows(

@@ -28,7 +28,7 @@ const ALL: u16 = u16::MAX;
 
 /// Rows that logs write to at a time, if nobody writes out of turn: of the chain, new content, content that is moved, hot and cold,
 /// and two copies of the index. With fewer free slots than this a flush is due, rows that lack what somebody was to write long ago
-/// are filled with zeros, and none is taken for anything else.
+/// are filled with zeros (unless he holds their segment), and none is taken for anything else.
 const SLOTS_SPARE: usize = 6;
 /// What counts as long ago, in flushes.
 const LATE_FLUSHES: u64 = 256;
@@ -155,6 +155,8 @@ pub(super) struct State {
     open: BTreeMap<RowId, Open>,
     found: BTreeMap<RowId, Found>,
     begun: BTreeMap<SegmentNo, Begun>,
+    /// Segments in which somebody has places that he has yet to write to, and how many times.
+    held: BTreeMap<SegmentNo, u32>,
     /// Flushes so far.
     flushes: u64,
     /// Goes up with each change by which a row may get a slot, or need none any more.
@@ -273,6 +275,21 @@ impl State {
         }
     }
 
+    /// Somebody has places in this segment, which he writes to before he lets go of it.
+    pub fn hold(&mut self, segment: SegmentNo) {
+        *self.held.entry(segment).or_default() += 1;
+    }
+
+    /// All places that were taken with a [`State::hold`] are written to, or nobody will.
+    pub fn let_go(&mut self, segment: SegmentNo) {
+        if let Some(count) = self.held.get_mut(&segment) {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&segment);
+            }
+        }
+    }
+
     /// What nobody will write of the rows of segments that ended is zeros.
     fn fill_ends(&mut self) {
         let filling: BTreeSet<SegmentNo> = self.open.iter().filter(|(_, o)| !o.is_full()).map(|(id, _)| id.0).collect();
@@ -285,8 +302,9 @@ impl State {
         for ((segment, number), open) in &mut self.open {
             let Some(begun) = self.begun.get_mut(segment) else { continue };
             let Some((block, since)) = begun.ends else { continue };
-            // Who took a place and does not write to it must not keep a slot for ever.
-            let block = if short && self.flushes - since > LATE_FLUSHES { 0 } else { block };
+            // Who took a place and gave it up must not keep a slot for ever.
+            let held = self.held.contains_key(segment) && !broken(Break::HeldFilled);
+            let block = if short && !held && self.flushes - since > LATE_FLUSHES { 0 } else { block };
             for (unit, present) in open.present.iter_mut().enumerate() {
                 let first = (open.row.first_unit + unit as u32) * UNIT_BLOCKS;
                 let from = block.saturating_sub(first).min(UNIT_BLOCKS);

@@ -567,3 +567,40 @@ fn a_bad_block_of_the_row_log_is_one_block() {
 fn a_row_log_that_is_read_as_a_whole_is_noticed() {
     crate::breaks::with(Break::RowsInUnits, a_row_log_with_a_bad_block);
 }
+
+/// Of a segment that ended somebody has places that he writes to very late, while slots are short; whether he said that he does.
+fn places_are_written_late(says_so: bool) -> Result<(), DeviceError> {
+    let (given, mut superblock) = rows_world();
+    superblock.bands[0].segments = 20;
+    let d = opened(&given, &superblock, None);
+    for no in 0..11 {
+        d.begin_segment(SegmentNo(no));
+        d.write(at(no, 0), data(no as u8, 1)).unwrap();
+    }
+    d.flush().unwrap();
+    if says_so {
+        d.hold_segment(SegmentNo(0));
+    }
+    d.end_segment(SegmentNo(0), 32);
+    (0..258).for_each(|_| d.flush().unwrap());
+    d.write(at(0, 1), data(5, 31))?;
+    d.let_go_of_segment(SegmentNo(0));
+    d.flush().unwrap();
+    assert!(
+        is_safe(&given, &superblock, at(0, 0), &data(0, 1)) && is_safe(&given, &superblock, at(0, 1), &data(5, 31))
+    );
+    Ok(())
+}
+
+#[test]
+fn places_that_are_held_are_written_to_however_late() {
+    places_are_written_late(true).unwrap();
+    assert!(places_are_written_late(false).is_err(), "what was given up keeps a slot for ever");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn places_that_become_zeros_are_noticed() {
+    let written = crate::breaks::with(Break::HeldFilled, || places_are_written_late(true));
+    assert!(matches!(written, Err(DeviceError::Misuse(_))), "{written:?}");
+}
