@@ -226,6 +226,8 @@ pub enum Break {
     HeldFilled,
     /// What a device did not give in its place, and the rest of the row did, is not written anew.
     UnreadLeft,
+    /// A device that is to leave is brought up to date, and gets its place when it has left.
+    LeavingJoins,
     /// A flush that fails while the device table is changed is told to who changes it, and to nobody else.
     TableUnwatched,
     /// Where a length changes by little the area at the new end lies over the one that counts, and is cleared with that.
