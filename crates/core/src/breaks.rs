@@ -222,6 +222,8 @@ pub enum Break {
     RowLogKept,
     /// Parity that is made anew is no write for who copies it to a device that joins.
     ParityUnregistered,
+    /// Scrubbing makes parity of a row that is just being written.
+    ParityBesideWrites,
     /// Places that somebody is about to write to become zeros when that takes long.
     HeldFilled,
     /// What a device did not give in its place, and the rest of the row did, is not written anew.

@@ -353,8 +353,8 @@ impl Storage {
         self.devices.is_unlike(row)
     }
 
-    /// Everything in this row that is needed was verified: if its parity is wrong, it is written anew. Whether it was; `None`
-    /// when it is right.
+    /// Everything in this row that is needed was verified: if its parity is wrong, or something cannot be read, that is written anew.
+    /// Whether it is right now; `None` when it was, or is being written.
     pub fn mend_parity(&self, row: RowId) -> Result<Option<bool>> {
         Ok(self.devices.mend_parity(row)?)
     }

@@ -140,6 +140,11 @@ impl UnderWay {
         Self { roster: Arc::new(roster), next: 0, writes: Vec::new(), window: None, requests: 0, left: Vec::new() }
     }
 
+    /// Whether a write to some of these blocks is under way.
+    fn is_written(&self, first: Addr, blocks: u32) -> bool {
+        self.writes.iter().any(|(_, addr, n)| overlap(first, blocks, *addr, *n))
+    }
+
     fn register(&mut self, addr: Addr, blocks: u32) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -213,6 +218,13 @@ impl Devices {
         self.under_way().register(addr, blocks)
     }
 
+    /// The same, unless a write to some of these blocks is under way.
+    pub(super) fn enter_alone(&self, addr: Addr, blocks: u32) -> Option<u64> {
+        let mut under_way = self.under_way();
+        let beside = under_way.is_written(addr, blocks) && !broken(Break::ParityBesideWrites);
+        (!beside).then(|| under_way.register(addr, blocks))
+    }
+
     /// Ends a [`Devices::enter_of`].
     pub(super) fn leave_of(&self, number: u64) {
         let mut under_way = self.under_way();
@@ -243,7 +255,7 @@ impl Devices {
     /// Begins to copy these blocks, unless a write to some of them is under way.
     pub(super) fn open_window(&self, first: Addr, blocks: u32) -> bool {
         let mut under_way = self.under_way();
-        if under_way.writes.iter().any(|(_, addr, n)| overlap(first, blocks, *addr, *n)) {
+        if under_way.is_written(first, blocks) {
             return false;
         }
         under_way.window = Some(Window { first, blocks, touched: false });

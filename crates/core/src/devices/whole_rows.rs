@@ -4,6 +4,7 @@
 //! 1. One bad block costs that block at most: whatever is read here is read, where a whole unit cannot be, block by block, and of each
 //!    column of a row (one block of each unit, and that of the parity) any one may be unreadable.
 //! 2. Nothing is written over what cannot be computed: such a column stays as it is.
+//! 3. The parity of a row is mended while nobody writes to it.
 
 use super::layout::{Place, Row};
 use super::requests::{Patience, bytes};
@@ -319,16 +320,24 @@ impl Devices {
         range.is_some_and(|(first, blocks)| !self.rows_unlike(first, blocks).is_empty())
     }
 
-    /// Everything of this row was verified: its parity is written anew if it is still not what it should be. Whether it was;
-    /// `None` when it is right.
+    /// Everything of this row was verified: its parity is written anew if it is still not what it should be, and what cannot be read of it,
+    /// which nobody needs then. Whether it is as it should be now; `None` when it was, or when somebody writes to it: that is for later.
     ///
     /// # Errors
     /// Device errors.
     pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
-        match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
-            Some(row) => Ok(Some(self.parity_anew(&row, Anew::Mending)? > 0 && !self.is_unlike(id))),
-            None => Ok(None),
+        let Some(row) = self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) else { return Ok(None) };
+        let (first, blocks) = row.range();
+        // Of a row that is written at once nothing but that is known, and parity of a half of it must not come behind its own.
+        let registered = if broken(Break::ParityUnregistered) { None } else { self.enter_alone(first, blocks) };
+        if registered.is_none() && !broken(Break::ParityUnregistered) {
+            return Ok(None);
         }
+        // That may have ended since it was looked at, and left a row that is yet to be filled.
+        let at_rest = self.rows.lock().is_at_rest(id);
+        let written = if at_rest { self.write_parity(&row, Anew::Mending).map(Some) } else { Ok(None) };
+        registered.into_iter().for_each(|n| self.leave_of(n));
+        Ok(written?.map(|blocks| blocks > 0 && !self.is_unlike(id)))
     }
 }
 

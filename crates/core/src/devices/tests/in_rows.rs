@@ -604,3 +604,29 @@ fn places_that_become_zeros_are_noticed() {
     let written = crate::breaks::with(Break::HeldFilled, || places_are_written_late(true));
     assert!(matches!(written, Err(DeviceError::Misuse(_))), "{written:?}");
 }
+
+/// Scrubbing comes to a row that is being written, all of it at once.
+fn parity_is_mended_beside_a_write() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    let write = d.submit_write(at(1, 0), data(50, 32));
+    let parity = d.layout().row(SegmentNo(1), 0).unwrap().parity;
+    given[usize::from(parity.device)].write(requests::bytes(parity.block), data(1, 1)).unwrap();
+    assert_eq!(d.mend_parity((SegmentNo(1), 0)), Ok(None), "parity of what is being written");
+    write.wait().unwrap();
+    assert_eq!(d.mend_parity((SegmentNo(1), 0)), Ok(Some(true)));
+    assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 32)));
+}
+
+#[test]
+fn parity_is_not_made_of_what_is_being_written() {
+    parity_is_mended_beside_a_write();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "parity of what is being written")]
+fn parity_that_is_made_of_what_is_being_written_is_noticed() {
+    crate::breaks::with(Break::ParityBesideWrites, parity_is_mended_beside_a_write);
+}
