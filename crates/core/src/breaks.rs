@@ -226,6 +226,8 @@ pub enum Break {
     ParityBesideWrites,
     /// Places that somebody is about to write to become zeros when that takes long.
     HeldFilled,
+    /// A number of the row log is given again where a cut left entries of it and no claim.
+    ClaimsReused,
     /// What a device did not give in its place, and the rest of the row did, is not written anew.
     UnreadLeft,
     /// A device that is to leave is brought up to date, and gets its place when it has left.

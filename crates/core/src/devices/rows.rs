@@ -10,6 +10,7 @@
 //!    is used again.
 //! 6. Where more rows need an entry than there are slots, those without one wait: what fills a row needs no slot, and a row that is
 //!    full gives its slot back with a flush. So nobody who waits keeps from writing whom he waits for.
+//! 7. A number is given to one use of the row log only, whatever a cut left of it.
 
 use super::layout::{Place, Row};
 use crate::breaks::{Break, broken};
@@ -32,6 +33,9 @@ const ALL: u16 = u16::MAX;
 const SLOTS_SPARE: usize = 6;
 /// What counts as long ago, in flushes.
 const LATE_FLUSHES: u64 = 256;
+
+/// What is numbered so far ahead of all claims is content that looks like an entry: a cut loses not so many.
+const NUMBERS_AHEAD: u64 = 1 << 32;
 
 /// A row: its segment, and its number there.
 pub(crate) type RowId = (SegmentNo, u32);
@@ -624,6 +628,14 @@ impl State {
         }
         claims.sort_by_key(|c| c.number);
         let mut next = claims.last().map_or(1, |c| c.number + 1);
+        // Also of a use whose claim was lost: entries that it left would count for the next one of that number.
+        let most = next + NUMBERS_AHEAD;
+        for (_, log) in logs.iter().filter(|_| !broken(Break::ClaimsReused)) {
+            let places =
+                (0..ROW_SLOTS as u8).flat_map(|s| (0..UNIT_BLOCKS as u8).map(move |b| RowLog::entry_block(s, b)));
+            let numbers = places.filter_map(|at| Some(block(log, at)?.number)).filter(|n| *n < most);
+            next = numbers.fold(next, |next, n| next.max(n + 1));
+        }
         let mut stale = Vec::new();
         for claim in claims {
             self.slots[usize::from(claim.slot)] = Slot { number: claim.number, row: claim.row, ..Slot::default() };
@@ -634,7 +646,9 @@ impl State {
                     let place = RowLog::entry_block(claim.slot, at);
                     let Some(e) = block(log, place) else { continue };
                     let Some(entry) = e.entry else { continue };
-                    next = next.max(e.number + 1);
+                    if broken(Break::ClaimsReused) {
+                        next = next.max(e.number + 1);
+                    }
                     let unit = usize::from(entry.unit);
                     let fits = e.number == claim.number && e.row == claim.row && e.slot == claim.slot;
                     if !fits || entry.block != at || row.aside.get(unit) != Some(device) {

@@ -630,3 +630,29 @@ fn parity_is_not_made_of_what_is_being_written() {
 fn parity_that_is_made_of_what_is_being_written_is_noticed() {
     crate::breaks::with(Break::ParityBesideWrites, parity_is_mended_beside_a_write);
 }
+
+/// A cut took the claim of a row and left its entries; another use of the segment has one in another place. Whether that is what is read.
+fn a_claim_is_lost_and_its_entries_are_not() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
+    d.write_flush(at(1, 3), data(4, 2), Covering::All).unwrap();
+    drop(d);
+    for device in &given {
+        let claims = Arc::new(AlignedBuf::zeroed(16 * BLOCK_BYTES));
+        device.write(requests::bytes(superblock::AREA_BLOCKS), claims).unwrap();
+    }
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(90, 5), Covering::All).unwrap();
+    drop(d);
+    is_safe(&given, &superblock, at(1, 0), &data(90, 5))
+}
+
+#[test]
+fn a_number_of_the_row_log_is_given_once() {
+    assert!(a_claim_is_lost_and_its_entries_are_not());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::ClaimsReused, a_claim_is_lost_and_its_entries_are_not));
+}
