@@ -228,6 +228,8 @@ pub enum Break {
     HeldFilled,
     /// A number of the row log is given again where a cut left entries of it and no claim.
     ClaimsReused,
+    /// A claim on a slot of the row log is ended while it is being written.
+    ClaimsCross,
     /// What a device did not give in its place, and the rest of the row did, is not written anew.
     UnreadLeft,
     /// A device that is to leave is brought up to date, and gets its place when it has left.

@@ -6,8 +6,8 @@
 //! 2. What is written of a row that is not full has an entry in the row log before a flush ends that covers it.
 //! 3. An entry is not written over, but by the same bytes, while its row is not full and durable with its parity.
 //! 4. A row that is not here is full, or nobody needs what is in it.
-//! 5. The claim on a row ends with the flush behind the one that made it durable with its parity: long before its segment
-//!    is used again.
+//! 5. The claim on a row ends with the flush behind the one that made it durable with its parity, or a later one if that finds
+//!    another write to its slot under way: long before its segment is used again.
 //! 6. Where more rows need an entry than there are slots, those without one wait: what fills a row needs no slot, and a row that is
 //!    full gives its slot back with a flush. So nobody who waits keeps from writing whom he waits for.
 //! 7. A number is given to one use of the row log only, whatever a cut left of it.
@@ -432,6 +432,10 @@ impl State {
         }
         for (i, slot) in self.slots.iter_mut().enumerate() {
             let Some(number) = slot.end else { continue };
+            // Which of two claims that are under way together is on the device in the end nobody knows: the next flush ends it.
+            if slot.under_way > 0 && !broken(Break::ClaimsCross) {
+                continue;
+            }
             let claim = RowLog { number, row: None, slot: i as u8, entry: None };
             claim_puts(&claim, self.uuid, members, puts);
             marks.ends.push((i as u8, number));

@@ -656,3 +656,48 @@ fn a_number_of_the_row_log_is_given_once() {
     #[cfg(feature = "breaks")]
     assert!(!crate::breaks::with(Break::ClaimsReused, a_claim_is_lost_and_its_entries_are_not));
 }
+
+/// What is written of a row, or nothing, and protected: how many claims that takes, and what is true when it is done.
+fn protected(rows: &mut rows::State, part: Option<(layout::Row, u32, &[u8])>) -> (usize, rows::Marks) {
+    let (mut puts, mut marks) = (Vec::new(), rows::Marks::default());
+    if let Some((row, within, bytes)) = part {
+        rows.put(row, within, bytes, &mut puts, &mut marks).unwrap();
+    }
+    rows.protect(&[0, 1, 2], &mut puts, &mut marks);
+    let claims = superblock::AREA_BLOCKS..superblock::AREA_BLOCKS + u64::from(nenrin_format::row_log::ROW_SLOTS);
+    (puts.iter().filter(|p| claims.contains(&p.place.block)).count(), marks)
+}
+
+/// A row is full and durable before all devices have its claim.
+fn a_slot_is_free_before_it_is_claimed() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    let row = d.layout().row(SegmentNo(1), 0).unwrap();
+    let mut rows = d.rows.lock();
+    rows.begin(SegmentNo(1));
+    let (claims, first) = protected(&mut rows, Some((row.clone(), 0, &data(1, 3))));
+    assert_eq!(claims, 3);
+    let (claims, rest) = protected(&mut rows, Some((row, 3, &data(4, 29))));
+    assert_eq!(claims, 0);
+    rows.apply(&rest);
+    let ready = rows.ready();
+    assert_eq!(ready.len(), 1);
+    rows.release(&ready);
+    let (claims, beside) = protected(&mut rows, None);
+    assert_eq!(claims, 0, "a claim is ended beside itself");
+    rows.apply(&beside);
+    rows.apply(&first);
+    assert_eq!(protected(&mut rows, None).0, 3);
+}
+
+#[test]
+fn a_claim_is_ended_when_it_is_written() {
+    a_slot_is_free_before_it_is_claimed();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a claim is ended beside itself")]
+fn a_claim_that_is_ended_beside_itself_is_noticed() {
+    crate::breaks::with(Break::ClaimsCross, a_slot_is_free_before_it_is_claimed);
+}
