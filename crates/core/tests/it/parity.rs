@@ -555,3 +555,46 @@ fn what_a_device_never_gives_is_told_and_not_written_for_ever() {
     let r = scrub(&fs);
     assert!(r.copies_damaged > r.copies_mended && r.nodes_lost + r.extents_damaged == 0, "{r:?}");
 }
+
+/// A partial of the log that recovery needs rots on its device, or is not given.
+fn the_log_is_scrubbed(rots: bool) {
+    let w = World::new(Profile::Parity, &[48; 3]);
+    let fs = w.open(&[0, 1, 2], MountOptions { checkpoint_nanos: 0, ..MountOptions::default() }).unwrap();
+    for i in 0..60 {
+        write(&fs, &format!("log {i}"), &content(i, 5000));
+    }
+    let device = |d: usize| w.members[d].inner().inner();
+    let heads = (0..3).flat_map(|d| in_rows(48).map(move |block| (d, block)));
+    let heads = heads.filter_map(|(d, block)| {
+        let header = Header::peek(&device(d).read(block * 4096, 4096).unwrap()).ok()?;
+        (header.kind == PartialKind::Chain).then_some((header.seq, d, block))
+    });
+    let mut heads: Vec<_> = heads.collect();
+    heads.sort_unstable();
+    let (_, d, block) = heads[heads.len() / 2];
+    let right = device(d).read(block * 4096, 4096).unwrap();
+    if rots {
+        let wrong: Vec<u8> = right.iter().map(|b| b ^ 0x40).collect();
+        device(d).write(block * 4096, Arc::new(AlignedBuf::padded(&wrong))).unwrap();
+    } else {
+        w.faults[d].inject(Fault::BadUntilWritten { at: block * 4096 });
+    }
+    let r = scrub(&fs);
+    assert!(r.copies_damaged > 0 && r.copies_mended == r.copies_damaged, "{r:?}");
+    let is = w.members[d].read(block * 4096, 4096);
+    assert!(is.is_ok_and(|is| is[..] == right[..]), "not written anew");
+    assert_eq!(scrub(&fs).copies_damaged, 0);
+}
+
+#[test]
+fn scrubbing_mends_the_log_of_rows() {
+    the_log_is_scrubbed(true);
+    the_log_is_scrubbed(false);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "not written anew")]
+fn a_log_of_rows_that_is_not_scrubbed_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LogUnscrubbed, || the_log_is_scrubbed(true));
+}
