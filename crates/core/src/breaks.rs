@@ -222,6 +222,18 @@ pub enum Break {
     RowLogKept,
     /// Parity that is made anew is no write for who copies it to a device that joins.
     ParityUnregistered,
+    /// Scrubbing makes parity of a row that is just being written.
+    ParityBesideWrites,
+    /// Places that somebody is about to write to become zeros when that takes long.
+    HeldFilled,
+    /// A number of the row log is given again where a cut left entries of it and no claim.
+    ClaimsReused,
+    /// A claim on a slot of the row log is ended while it is being written.
+    ClaimsCross,
+    /// What a device did not give in its place, and the rest of the row did, is not written anew.
+    UnreadLeft,
+    /// A device that is to leave is brought up to date, and gets its place when it has left.
+    LeavingJoins,
     /// A flush that fails while the device table is changed is told to who changes it, and to nobody else.
     TableUnwatched,
     /// Where a length changes by little the area at the new end lies over the one that counts, and is cleared with that.

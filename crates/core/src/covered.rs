@@ -154,5 +154,13 @@ pub(crate) fn write_anew(storage: &Storage, e: &Extent) -> Result<u64> {
 pub(crate) fn mend(storage: &Storage, e: &Extent) -> u64 {
     // Where that fails the other copy is still there, and the next reader tries again.
     let mended = |g: Extent| storage.mend(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok()).unwrap_or(0);
-    unlike(storage, e).into_iter().map(mended).sum()
+    let (first, blocks) = place(e);
+    // What a device does not give comes from elsewhere, and is right: which granules these are is to be asked of each.
+    let unread = storage.has_parity() && storage.read_telling(first, blocks).1;
+    let granules = if unread { granules(e).collect() } else { unlike(storage, e) };
+    let written = granules.into_iter().map(mended).sum();
+    if unread {
+        storage.take_unread(first, blocks);
+    }
+    written
 }

@@ -281,7 +281,7 @@ impl Storage {
         Ok(u64::from(blocks))
     }
 
-    /// Sees to it that these blocks can be read from where they lie, if they are in use and nobody writes to them: blocks written for that.
+    /// Sees to it that these blocks can be read from where they lie (also where a device does not give them and others do), if they are in use and nobody writes to them: blocks written for that.
     /// What other blocks need to be rebuilt stays as it is.
     ///
     /// # Errors
@@ -291,21 +291,43 @@ impl Storage {
             let wrong = |read: &[u8], right: &[u8], avoided| self.devices.note_wrong(addr, read, right, Some(avoided));
             return self.equalize_noting(addr, blocks, right, wrong);
         }
-        let failed = self.devices.read_errors();
-        let first = self.read(addr, blocks).ok();
-        if let Some(bytes) = first.as_ref().filter(|bytes| right(bytes)) {
+        let (first, unread) = self.read_telling(addr, blocks);
+        let first = first.ok();
+        let is_right = first.as_ref().is_some_and(|bytes| right(bytes));
+        if let Some(bytes) = first.as_ref().filter(|_| is_right && !unread) {
             self.devices.remember(addr, bytes);
             return Ok(0);
         }
-        let other = self.read_other(addr, blocks, right);
-        let Some(whole) = other else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
-        // What was made of the rest of its row in place of what a device did not give is not that device's.
-        if let Some(first) = first.filter(|_| self.devices.read_errors() == failed) {
-            self.devices.note_wrong(addr, &first, &whole, None);
-        }
+        let other = if is_right { None } else { self.read_other(addr, blocks, right) };
+        let whole = match (first, other) {
+            // A device does not give it, and the rest of its row does.
+            (Some(first), None) if is_right => first,
+            (first, Some(whole)) => {
+                // What was made of the rest of its row in place of what a device did not give is not that device's.
+                first.iter().filter(|_| !unread).for_each(|first| self.devices.note_wrong(addr, first, &whole, None));
+                whole
+            }
+            _ => return Err(Error::Damaged(addr, Invalid::Checksum)),
+        };
         self.devices.remember(addr, &whole);
         self.devices.write_units(addr, &Arc::new(whole))?;
-        Ok(u64::from(blocks))
+        self.devices.take_unread(addr, blocks);
+        // What a device does not give even then is not mended.
+        Ok(if unread && !self.devices.gives_again(addr, blocks) { 0 } else { u64::from(blocks) })
+    }
+
+    /// Reads blocks, unverified; and whether a device did not give what lies in rows there, so that it came from the rest of its row.
+    pub fn read_telling(&self, addr: Addr, blocks: u32) -> (Result<AlignedBuf>, bool) {
+        if let Err(e) = self.within(addr, blocks) {
+            return (Err(e), false);
+        }
+        let (read, unread) = self.devices.read_telling(addr, blocks);
+        (read.map_err(Error::from), unread && !broken(Break::UnreadLeft))
+    }
+
+    /// Whether a device did not give something of these blocks lately that lies in rows, and that came from the rest of its row: told once.
+    pub fn take_unread(&self, addr: Addr, blocks: u32) -> bool {
+        self.devices.take_unread(addr, blocks) && !broken(Break::UnreadLeft)
     }
 
     /// The parity of the rows of these blocks is written anew, of what is in them; blocks written for that. Nobody may write to them.
@@ -338,8 +360,8 @@ impl Storage {
         self.devices.is_unlike(row)
     }
 
-    /// Everything in this row that is needed was verified: if its parity is wrong, it is written anew. Whether it was; `None`
-    /// when it is right.
+    /// Everything in this row that is needed was verified: if its parity is wrong, or something cannot be read, that is written anew.
+    /// Whether it is right now; `None` when it was, or is being written.
     pub fn mend_parity(&self, row: RowId) -> Result<Option<bool>> {
         Ok(self.devices.mend_parity(row)?)
     }
@@ -347,6 +369,16 @@ impl Storage {
     /// What is written to this segment from now on is a new use of it.
     pub fn begin_segment(&self, segment: SegmentNo) {
         self.devices.begin_segment(segment);
+    }
+
+    /// Somebody has places in this segment, which he writes to before he lets go of it: nothing is written there meanwhile.
+    pub fn hold_segment(&self, segment: SegmentNo) {
+        self.devices.hold_segment(segment);
+    }
+
+    /// Ends a [`Storage::hold_segment`].
+    pub fn let_go_of_segment(&self, segment: SegmentNo) {
+        self.devices.let_go_of_segment(segment);
     }
 
     /// Nothing is written to this segment from this block on.

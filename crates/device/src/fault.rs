@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a misplaced write is aligned to, in bytes.
+/// What a misplaced write is aligned to, and the length of what is bad until it is written, in bytes.
 const BLOCK: u64 = 4096;
 
 /// One way to misbehave.
@@ -56,9 +56,10 @@ pub enum Fault {
         /// Bytes of the device.
         range: Range<u64>,
     },
-    /// Reads of this block of 4096 bytes fail with EIO until all of it is written: what a write that lost its power leaves on some disks.
+    /// Reads of the 4096 bytes at `at` fail with EIO until a write covers all of them, as those of a sector do that the device then
+    /// puts another in the place of.
     BadUntilWritten {
-        /// Where it begins.
+        /// The first of these bytes of the device.
         at: u64,
     },
     /// Reads return the bytes of `range` combined with `mask` by exclusive or.
@@ -174,11 +175,6 @@ impl Plan {
             verdict.error = Some(DeviceError::Off);
             return verdict;
         }
-        if kind == OpKind::Write {
-            let end = offset.saturating_add(bytes);
-            self.faults
-                .retain(|(f, _)| !matches!(f, Fault::BadUntilWritten { at } if *at >= offset && *at + BLOCK <= end));
-        }
         for (fault, seen) in &mut self.faults {
             let counts = match fault {
                 Fault::Fail { kind: counted, .. } => kind == *counted,
@@ -243,6 +239,11 @@ impl Plan {
         }
         if kind == OpKind::Write {
             self.written = Some(offset..offset + bytes);
+            if verdict.error.is_none() && !verdict.lose {
+                let first = verdict.to.unwrap_or(offset);
+                let covered = |at: u64| first <= at && at + BLOCK <= first + bytes;
+                self.faults.retain(|(fault, _)| !matches!(fault, Fault::BadUntilWritten { at } if covered(*at)));
+            }
         }
         verdict
     }

@@ -6,6 +6,8 @@
 //! 2. A request returns Ok only when every byte of it was transferred; EINTR
 //!    and short transfers are continued at a block boundary, as O_DIRECT needs.
 //! 3. Flush is fdatasync: who changes the length has seen to it that it stays.
+//! 4. What the host has no memory for is tried again for a while, which says nothing of the device: but for a flush, which may have been
+//!    executed, and would be told to have succeeded the second time.
 
 use crate::beneath::Part;
 use crate::check::check;
@@ -17,6 +19,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,10 @@ impl OpenMode {
 const ZERO_BYTES_MAX: usize = 1 << 20;
 /// Transfers without progress before a request is given up.
 const STALLS_MAX: u32 = 16;
+/// How often a transfer is tried again that the host had no memory for, and the pause before the first of these; each is twice as long as
+/// the one before: half a second in all.
+const MEMORY_TRIES: u32 = 9;
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct HostFile {
@@ -221,7 +229,7 @@ fn transfer(
     mut step: impl FnMut(usize) -> Result<io::Result<usize>, DeviceError>,
 ) -> Result<(), DeviceError> {
     let mut done = 0;
-    let mut stalls = 0;
+    let (mut stalls, mut unfed) = (0, 0);
     while done < bytes {
         match step(done)? {
             Ok(n) if done + n == bytes => return Ok(()),
@@ -229,6 +237,10 @@ fn transfer(
             Ok(_) if stalls < STALLS_MAX => stalls += 1,
             Ok(_) => return Err(DeviceError::Os(libc::EIO)),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) && unfed < MEMORY_TRIES => {
+                thread::sleep(MEMORY_PAUSE * 2u32.pow(unfed));
+                unfed += 1;
+            }
             Err(e) => return Err(e.into()),
         }
     }
@@ -270,4 +282,30 @@ fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File,
     }
     let locks = beneath::lock(&file.metadata()?, mode)?;
     Ok((file, locks, direct))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of a transfer of two blocks of which the second cannot be done for want of memory so many times.
+    fn unfed(times: u32) -> Result<u32, DeviceError> {
+        let mut tries = 0;
+        transfer(2 * BLOCK_BYTES, |done| {
+            tries += 1;
+            Ok(match done {
+                0 => Ok(BLOCK_BYTES),
+                _ if tries - 2 < times => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+                _ => Ok(BLOCK_BYTES),
+            })
+        })?;
+        Ok(tries)
+    }
+
+    #[test]
+    fn what_there_is_no_memory_for_is_tried_again() {
+        assert_eq!(unfed(0), Ok(2));
+        assert_eq!(unfed(3), Ok(5));
+        assert_eq!(unfed(MEMORY_TRIES + 1), Err(DeviceError::Os(libc::ENOMEM)), "for ever");
+    }
 }

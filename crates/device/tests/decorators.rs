@@ -153,6 +153,23 @@ fn a_bad_sector_is_never_read() {
 }
 
 #[test]
+fn a_sector_that_is_written_anew_is_bad_no_more() {
+    let device = Faulty::new(memory());
+    device.faults().inject(Fault::BadUntilWritten { at: 8192 });
+    let read = |offset, bytes| device.read(offset, bytes);
+    for written in [0, 4096, 12288] {
+        device.write(written, blocks(1, 1)).unwrap();
+        assert_eq!(read(4096, 8192).unwrap_err(), EIO);
+        assert!(read(0, 8192).is_ok() && read(12288, 4096).is_ok());
+    }
+    device.faults().inject(Fault::LoseWrites { from: 1, times: 1 });
+    device.write(8192, blocks(2, 1)).unwrap();
+    assert_eq!(read(8192, 4096).unwrap_err(), EIO, "a write that was lost covers nothing");
+    device.write(4096, blocks(3, 3)).unwrap();
+    assert!(read(8192, 4096).unwrap()[..] == blocks(3, 1)[..]);
+}
+
+#[test]
 fn one_read_comes_back_flipped_once_or_for_ever() {
     for (for_good, again) in [(false, 0), (true, 4)] {
         let device = Faulty::new(memory());

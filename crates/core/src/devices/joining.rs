@@ -21,8 +21,8 @@ use crate::vouched::Vouched;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, PoisonError};
 
 /// What came of copying some blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +50,16 @@ impl Devices {
         replaced.iter().for_each(|(d, blocks)| end_roots(d.as_ref(), *blocks));
     }
 
-    /// Members that are there and miss something.
+    /// Members that are there and miss something, but for those that are to leave.
     pub fn stale(&self) -> Vec<u16> {
-        self.roster().members.iter().filter(|m| m.is(STALE)).map(|m| m.index).collect()
+        let roster = self.roster();
+        let stale: Vec<u16> = roster.members.iter().filter(|m| m.is(STALE)).map(|m| m.index).collect();
+        if stale.is_empty() {
+            return stale;
+        }
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let leaves = |i: &u16| shown.devices.get(usize::from(*i)).is_some_and(|e| e.removed || e.is_leaving());
+        stale.into_iter().filter(|i| !leaves(i) || broken(Break::LeavingJoins)).collect()
     }
 
     /// The place of the device that joins, if one does.
@@ -98,6 +105,16 @@ impl Devices {
                 table.why.push((j.index, why));
             }
         });
+    }
+
+    /// A device that joins in a place that the table has no more is given up; whether there was one.
+    pub(super) fn give_up_unlisted(&self, table: &mut Table, index: u16) -> bool {
+        let entry = table.superblock.as_ref().and_then(|s| s.devices.get(usize::from(index)));
+        let unlisted = entry.is_none_or(|e| e.removed) && !broken(Break::LeavingJoins);
+        if unlisted {
+            self.give_up_joining(table, "its place was taken out of the volume".into());
+        }
+        unlisted
     }
 
     /// Why the last device that was to join did not.
@@ -298,6 +315,9 @@ impl Devices {
         let roster = self.roster();
         // A sync may have found out that it failed.
         if roster.joining.is_none() || table.superblock.is_none() {
+            return Ok(false);
+        }
+        if self.give_up_unlisted(&mut table, joiner.index) {
             return Ok(false);
         }
         let failed = if roster.has(&joiner) {

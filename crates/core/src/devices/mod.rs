@@ -27,6 +27,7 @@ mod slow;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unread;
 mod watched;
 mod whole_rows;
 
@@ -49,6 +50,7 @@ use slow::{Gauge, Sent};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use table::{Shown, TableGuard};
+use unread::Unread;
 use watched::{Watch, Watched};
 
 /// What a member of the volume is at the moment.
@@ -116,6 +118,8 @@ struct Member {
     write_errors: AtomicU64,
     /// That of who reads block by block what it does not give as a whole.
     patience: requests::Patience,
+    /// The same of who writes anew what it did not give.
+    mending: requests::Patience,
     /// Reads that are under way.
     reading: Arc<AtomicU64>,
     /// What it takes for writes and flushes.
@@ -140,6 +144,7 @@ impl Member {
             wrong_blocks: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             patience: requests::Patience::default(),
+            mending: requests::Patience::default(),
             reading: Arc::default(),
             gauge: Gauge::default(),
             watch,
@@ -275,6 +280,8 @@ pub(crate) struct Devices {
     under_way: Mutex<UnderWay>,
     /// Rows with parity that are not at rest.
     rows: Arc<Rows>,
+    /// What some device did not give.
+    unread: Arc<Unread>,
     table: Mutex<Table>,
     /// A member was left out, and the roots do not say so yet; or one lacks the newest root.
     unmarked: AtomicBool,
@@ -300,13 +307,14 @@ impl Devices {
     }
 
     fn over(roster: Roster, table: Table, unmarked: bool) -> Arc<Self> {
-        let rows = roster.rows.clone();
+        let (rows, unread) = (roster.rows.clone(), roster.unread.clone());
         let under_way = Mutex::new(UnderWay::new(roster));
         let shown = Mutex::new(Shown::of(&table));
         let (table, unmarked) = (Mutex::new(table), AtomicBool::new(unmarked));
         Arc::new(Self {
             under_way,
             rows,
+            unread,
             table,
             unmarked,
             clock: OnceLock::new(),
@@ -411,11 +419,6 @@ impl Devices {
         let failed = if member.is_active() { trouble.failed } else { trouble.failed.max(before.failed) };
         member.set_trouble(Trouble { failed, ..trouble });
         Some(before)
-    }
-
-    /// Reads that devices failed, in all.
-    pub fn read_errors(&self) -> u64 {
-        self.roster().members.iter().map(|m| m.read_errors.load(SeqCst)).sum()
     }
 
     /// Flushes the devices to which something was written since their last flush.

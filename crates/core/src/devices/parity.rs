@@ -69,6 +69,20 @@ impl Devices {
         }
     }
 
+    /// Somebody has places in this segment, which he writes to before he lets go of it: nothing is written there meanwhile.
+    pub fn hold_segment(&self, segment: SegmentNo) {
+        if self.has_rows() {
+            self.rows.lock().hold(segment);
+        }
+    }
+
+    /// Ends a [`Devices::hold_segment`].
+    pub fn let_go_of_segment(&self, segment: SegmentNo) {
+        if self.has_rows() {
+            self.rows.lock().let_go(segment);
+        }
+    }
+
     /// Starts writing blocks that lie in rows. `copied`: and their copies in the row log, where rows are not full; but for those that
     /// find no slot, which is told with what was started. So what fills a row waits for nothing.
     pub(super) fn start_rows(
@@ -310,6 +324,37 @@ impl Devices {
         out.into_iter().collect()
     }
 
+    /// Reads blocks, and tells whether a device that is there did not give what lies in their place, so that it came from elsewhere, or
+    /// not at all.
+    pub fn read_telling(&self, addr: Addr, blocks: u32) -> (Outcome, bool) {
+        let roster = self.readers();
+        if !roster.in_rows(addr) {
+            return (Self::submit_read_of(&roster, addr, blocks, None).wait(), false);
+        }
+        match Self::read_rows(&roster, addr, blocks, None, false) {
+            Err(e) => (Err(e), false),
+            Ok(reading) => reading.finish(),
+        }
+    }
+
+    /// Whether a device did not give something of these blocks lately, which came from elsewhere: told once.
+    pub fn take_unread(&self, addr: Addr, blocks: u32) -> bool {
+        self.unread.take(addr, blocks)
+    }
+
+    /// What was written anew where a device did not give it: whether it does now. Then what it does not give is worth writing again.
+    pub fn gives_again(&self, addr: Addr, blocks: u32) -> bool {
+        let (read, unread) = self.read_telling(addr, blocks);
+        let gives = read.is_ok() && !unread;
+        if gives {
+            let roster = self.roster();
+            roster.layout.each_piece(addr, blocks, |_, _, places| {
+                places.iter().filter_map(|p| roster.member(p.device)).for_each(|m| m.mending.restore());
+            });
+        }
+        gives
+    }
+
     /// Writes what was there already, or should have been, where it lies: parity is not concerned.
     ///
     /// # Errors
@@ -403,9 +448,15 @@ pub(super) struct RowsReading {
     rebuilt: Vec<(u32, Vec<Ticket>, Vec<Vec<u8>>)>,
 }
 
-impl Pending for RowsReading {
-    fn wait(self: Box<Self>) -> Outcome {
-        let Self { roster, addr, blocks, parts, known, rebuilt } = *self;
+impl RowsReading {
+    /// Waits; and whether a device did not give what was asked of it in the first place.
+    fn finish(self) -> (Outcome, bool) {
+        let mut unread = false;
+        (self.finish_noting(&mut unread), unread)
+    }
+
+    fn finish_noting(self, unread: &mut bool) -> Outcome {
+        let Self { roster, addr, blocks, parts, known, rebuilt } = self;
         let whole =
             known.is_empty() && rebuilt.is_empty() && matches!(&parts[..], [(_, _, run)] if run.is_whole(blocks));
         let mut out = if whole { None } else { Some(AlignedBuf::unset(blocks as usize * BLOCK_BYTES)) };
@@ -413,7 +464,10 @@ impl Pending for RowsReading {
             let elsewhere = || Devices::from_rows(&roster, addr, &run).ok().flatten();
             let buf = match answered(&roster, &run, ticket, counted, elsewhere) {
                 Ok(buf) => buf,
-                Err(e) => Devices::rebuilt(&roster, addr, &run, e)?,
+                Err(e) => {
+                    *unread = true;
+                    Devices::rebuilt(&roster, addr, &run, e)?
+                }
             };
             let Some(out) = &mut out else { return Ok(buf) };
             let mut at = 0;
@@ -436,6 +490,12 @@ impl Pending for RowsReading {
         }
         Ok(out)
     }
+}
+
+impl Pending for RowsReading {
+    fn wait(self: Box<Self>) -> Outcome {
+        self.finish().0
+    }
 
     fn is_done(&self) -> bool {
         self.parts.iter().all(|(t, ..)| t.is_done())
@@ -449,7 +509,7 @@ impl Devices {
         if let Some(m) = roster.member(run.device) {
             m.read_errors.fetch_add(1, SeqCst);
         }
-        match Self::from_rows(roster, addr, run) {
+        let rebuilt = match Self::from_rows(roster, addr, run) {
             Ok(Some(buf)) => Ok(buf),
             // Of each row another device may have what this one has not.
             _ if run.blocks > 1 && !broken(Break::RowsInUnits) => {
@@ -457,7 +517,14 @@ impl Devices {
                 Self::block_by_block(roster, run, elsewhere).ok_or(error)
             }
             _ => Err(error),
+        };
+        // Who verifies it writes it anew. A device that gives nothing all the same is not written to for ever.
+        let tried = roster.member(run.device).is_none_or(|m| m.mending.is_at_end());
+        if rebuilt.is_ok() && !tried {
+            run.spans.iter().for_each(|(from, count)| roster.unread.note(addr.add(*from), *count));
+            roster.member(run.device).and_then(|m| m.mending.probe(|| None::<()>));
         }
+        rebuilt
     }
 
     /// What a run is to bring, from the rest of its rows, where that is there.

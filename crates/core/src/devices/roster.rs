@@ -8,6 +8,7 @@
 
 use super::layout::Place;
 use super::rows::Rows;
+use super::unread::Unread;
 use super::watched::Watch;
 use super::{Devices, Layout, Member};
 use crate::breaks::{Break, broken};
@@ -28,11 +29,13 @@ pub(super) struct Roster {
     pub joining: Option<Arc<Member>>,
     /// Rows with parity that are not at rest.
     pub rows: Arc<Rows>,
+    /// What some device did not give.
+    pub unread: Arc<Unread>,
 }
 
 impl Roster {
     pub fn new(layout: Layout, members: Vec<Arc<Member>>, count: usize, rows: Arc<Rows>) -> Self {
-        let this = Self { layout: Arc::new(layout), members, count, joining: None, rows };
+        let this = Self { layout: Arc::new(layout), members, count, joining: None, rows, unread: Arc::default() };
         this.watch();
         this
     }
@@ -66,7 +69,7 @@ impl Roster {
     /// The others.
     pub fn without(&self, index: u16) -> Self {
         let members = self.members.iter().filter(|m| m.index != index).cloned().collect();
-        Self { layout: self.layout.clone(), members, count: self.count, joining: None, rows: self.rows.clone() }
+        Self { members, joining: None, ..self.clone() }
     }
     /// Who joins in this place.
     pub fn joins(&self, index: u16) -> Option<&Arc<Member>> {
@@ -135,6 +138,11 @@ pub(super) struct UnderWay {
 impl UnderWay {
     pub fn new(roster: Roster) -> Self {
         Self { roster: Arc::new(roster), next: 0, writes: Vec::new(), window: None, requests: 0, left: Vec::new() }
+    }
+
+    /// Whether a write to some of these blocks is under way.
+    fn is_written(&self, first: Addr, blocks: u32) -> bool {
+        self.writes.iter().any(|(_, addr, n)| overlap(first, blocks, *addr, *n))
     }
 
     fn register(&mut self, addr: Addr, blocks: u32) -> u64 {
@@ -210,6 +218,13 @@ impl Devices {
         self.under_way().register(addr, blocks)
     }
 
+    /// The same, unless a write to some of these blocks is under way.
+    pub(super) fn enter_alone(&self, addr: Addr, blocks: u32) -> Option<u64> {
+        let mut under_way = self.under_way();
+        let beside = under_way.is_written(addr, blocks) && !broken(Break::ParityBesideWrites);
+        (!beside).then(|| under_way.register(addr, blocks))
+    }
+
     /// Ends a [`Devices::enter_of`].
     pub(super) fn leave_of(&self, number: u64) {
         let mut under_way = self.under_way();
@@ -240,7 +255,7 @@ impl Devices {
     /// Begins to copy these blocks, unless a write to some of them is under way.
     pub(super) fn open_window(&self, first: Addr, blocks: u32) -> bool {
         let mut under_way = self.under_way();
-        if under_way.writes.iter().any(|(_, addr, n)| overlap(first, blocks, *addr, *n)) {
+        if under_way.is_written(first, blocks) {
             return false;
         }
         under_way.window = Some(Window { first, blocks, touched: false });

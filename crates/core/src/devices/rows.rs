@@ -6,10 +6,11 @@
 //! 2. What is written of a row that is not full has an entry in the row log before a flush ends that covers it.
 //! 3. An entry is not written over, but by the same bytes, while its row is not full and durable with its parity.
 //! 4. A row that is not here is full, or nobody needs what is in it.
-//! 5. The claim on a row ends with the flush behind the one that made it durable with its parity: long before its segment
-//!    is used again.
+//! 5. The claim on a row ends with the flush behind the one that made it durable with its parity, or a later one if that finds
+//!    another write to its slot under way: long before its segment is used again.
 //! 6. Where more rows need an entry than there are slots, those without one wait: what fills a row needs no slot, and a row that is
 //!    full gives its slot back with a flush. So nobody who waits keeps from writing whom he waits for.
+//! 7. A number is given to one use of the row log only, whatever a cut left of it.
 
 use super::layout::{Place, Row};
 use crate::breaks::{Break, broken};
@@ -28,10 +29,13 @@ const ALL: u16 = u16::MAX;
 
 /// Rows that logs write to at a time, if nobody writes out of turn: of the chain, new content, content that is moved, hot and cold,
 /// and two copies of the index. With fewer free slots than this a flush is due, rows that lack what somebody was to write long ago
-/// are filled with zeros, and none is taken for anything else.
+/// are filled with zeros (unless he holds their segment), and none is taken for anything else.
 const SLOTS_SPARE: usize = 6;
 /// What counts as long ago, in flushes.
 const LATE_FLUSHES: u64 = 256;
+
+/// What is numbered so far ahead of all claims is content that looks like an entry: a cut loses not so many.
+const NUMBERS_AHEAD: u64 = 1 << 32;
 
 /// A row: its segment, and its number there.
 pub(crate) type RowId = (SegmentNo, u32);
@@ -155,6 +159,8 @@ pub(super) struct State {
     open: BTreeMap<RowId, Open>,
     found: BTreeMap<RowId, Found>,
     begun: BTreeMap<SegmentNo, Begun>,
+    /// Segments in which somebody has places that he has yet to write to, and how many times.
+    held: BTreeMap<SegmentNo, u32>,
     /// Flushes so far.
     flushes: u64,
     /// Goes up with each change by which a row may get a slot, or need none any more.
@@ -273,6 +279,21 @@ impl State {
         }
     }
 
+    /// Somebody has places in this segment, which he writes to before he lets go of it.
+    pub fn hold(&mut self, segment: SegmentNo) {
+        *self.held.entry(segment).or_default() += 1;
+    }
+
+    /// All places that were taken with a [`State::hold`] are written to, or nobody will.
+    pub fn let_go(&mut self, segment: SegmentNo) {
+        if let Some(count) = self.held.get_mut(&segment) {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&segment);
+            }
+        }
+    }
+
     /// What nobody will write of the rows of segments that ended is zeros.
     fn fill_ends(&mut self) {
         let filling: BTreeSet<SegmentNo> = self.open.iter().filter(|(_, o)| !o.is_full()).map(|(id, _)| id.0).collect();
@@ -285,8 +306,9 @@ impl State {
         for ((segment, number), open) in &mut self.open {
             let Some(begun) = self.begun.get_mut(segment) else { continue };
             let Some((block, since)) = begun.ends else { continue };
-            // Who took a place and does not write to it must not keep a slot for ever.
-            let block = if short && self.flushes - since > LATE_FLUSHES { 0 } else { block };
+            // Who took a place and gave it up must not keep a slot for ever.
+            let held = self.held.contains_key(segment) && !broken(Break::HeldFilled);
+            let block = if short && !held && self.flushes - since > LATE_FLUSHES { 0 } else { block };
             for (unit, present) in open.present.iter_mut().enumerate() {
                 let first = (open.row.first_unit + unit as u32) * UNIT_BLOCKS;
                 let from = block.saturating_sub(first).min(UNIT_BLOCKS);
@@ -410,6 +432,10 @@ impl State {
         }
         for (i, slot) in self.slots.iter_mut().enumerate() {
             let Some(number) = slot.end else { continue };
+            // Which of two claims that are under way together is on the device in the end nobody knows: the next flush ends it.
+            if slot.under_way > 0 && !broken(Break::ClaimsCross) {
+                continue;
+            }
             let claim = RowLog { number, row: None, slot: i as u8, entry: None };
             claim_puts(&claim, self.uuid, members, puts);
             marks.ends.push((i as u8, number));
@@ -606,6 +632,14 @@ impl State {
         }
         claims.sort_by_key(|c| c.number);
         let mut next = claims.last().map_or(1, |c| c.number + 1);
+        // Also of a use whose claim was lost: entries that it left would count for the next one of that number.
+        let most = next + NUMBERS_AHEAD;
+        for (_, log) in logs.iter().filter(|_| !broken(Break::ClaimsReused)) {
+            let places =
+                (0..ROW_SLOTS as u8).flat_map(|s| (0..UNIT_BLOCKS as u8).map(move |b| RowLog::entry_block(s, b)));
+            let numbers = places.filter_map(|at| Some(block(log, at)?.number)).filter(|n| *n < most);
+            next = numbers.fold(next, |next, n| next.max(n + 1));
+        }
         let mut stale = Vec::new();
         for claim in claims {
             self.slots[usize::from(claim.slot)] = Slot { number: claim.number, row: claim.row, ..Slot::default() };
@@ -616,7 +650,9 @@ impl State {
                     let place = RowLog::entry_block(claim.slot, at);
                     let Some(e) = block(log, place) else { continue };
                     let Some(entry) = e.entry else { continue };
-                    next = next.max(e.number + 1);
+                    if broken(Break::ClaimsReused) {
+                        next = next.max(e.number + 1);
+                    }
                     let unit = usize::from(entry.unit);
                     let fits = e.number == claim.number && e.row == claim.row && e.slot == claim.slot;
                     if !fits || entry.block != at || row.aside.get(unit) != Some(device) {

@@ -185,8 +185,11 @@ impl Devices {
         table.expected = table.expected.filter(|i| *i != index);
         let superblock = table.superblock.as_ref()?;
         let blocks = superblock.devices.get(usize::from(index))?.blocks;
-        let device = self.device(index);
-        self.seat(index, None, superblock.members());
+        let (device, members) = (self.device(index), superblock.members());
+        if self.roster().joins(index).is_some() && !broken(Break::LeavingJoins) {
+            self.give_up_joining(&mut table, "its place was taken out of the volume".into());
+        }
+        self.seat(index, None, members);
         Some((device?, blocks))
     }
 

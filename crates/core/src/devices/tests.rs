@@ -720,3 +720,24 @@ fn a_device_that_left_is_in_use_until_what_was_under_way_has_ended() {
     elsewhere.end();
     assert_eq!(w.devices.left_in_use(), 0);
 }
+
+/// A device joins in a place that is taken out of the volume.
+fn a_place_goes_in_which_a_device_joins() {
+    let d = World::new(3, 2).devices;
+    d.begin_joining(1, Some(Arc::new(MemDevice::new(4 << 20))));
+    d.unseat(1);
+    assert_eq!((d.joining(), d.end_joining([9; 16])), (None, Ok(false)), "it joins where there is no place");
+    assert!(d.joining_ended().is_some());
+}
+
+#[test]
+fn who_joins_in_a_place_that_goes_is_given_up() {
+    a_place_goes_in_which_a_device_joins();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "it joins where there is no place")]
+fn who_joins_in_a_place_that_went_is_noticed() {
+    crate::breaks::with(Break::LeavingJoins, a_place_goes_in_which_a_device_joins);
+}

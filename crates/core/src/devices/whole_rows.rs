@@ -4,6 +4,7 @@
 //! 1. One bad block costs that block at most: whatever is read here is read, where a whole unit cannot be, block by block, and of each
 //!    column of a row (one block of each unit, and that of the parity) any one may be unreadable.
 //! 2. Nothing is written over what cannot be computed: such a column stays as it is.
+//! 3. The parity of a row is mended while nobody writes to it.
 
 use super::layout::{Place, Row};
 use super::requests::{Patience, bytes};
@@ -41,6 +42,37 @@ struct Unit {
 
 /// Rows that a crash left get their parity: of each device how often it was asked in vain meanwhile.
 struct Settling(Vec<Patience>);
+
+/// Why the parity of a row is written anew.
+#[derive(Clone, Copy)]
+enum Anew<'a> {
+    /// Nobody needs what is in it but for what is known of it, or its parity is right.
+    Settling(&'a Settling),
+    /// What recovery accepted was written anew.
+    Accepted,
+    /// All that anybody needs in it was verified, and is right where it lies.
+    Mending,
+}
+
+impl<'a> Anew<'a> {
+    fn settling(self) -> Option<&'a Settling> {
+        if let Self::Settling(settling) = self { Some(settling) } else { None }
+    }
+
+    /// Whether what cannot be read in its place, though it was asked for, is written there as it was rebuilt.
+    fn writes_rebuilt(self) -> bool {
+        match self {
+            Self::Settling(_) => !broken(Break::RowsUnwritten),
+            Self::Accepted => false,
+            Self::Mending => !broken(Break::UnreadLeft),
+        }
+    }
+
+    /// Whether parity is written also where it reads as it should.
+    fn always(self) -> bool {
+        !matches!(self, Self::Mending) && !broken(Break::UnflushedBelieved)
+    }
+}
 
 /// The bytes of a block of a unit.
 pub(super) const fn block_bytes(block: u32) -> std::ops::Range<usize> {
@@ -153,19 +185,19 @@ impl Devices {
     }
 
     /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written to the row
-    /// meanwhile. `settling`: nobody needs what is in it but for what is known of it, or its parity is right: then what cannot be read in
-    /// its place is written there as it was rebuilt. `always`: also where it reads as it should.
-    fn parity_anew(&self, row: &Row, settling: Option<&Settling>, always: bool) -> Result<u32, DeviceError> {
+    /// meanwhile.
+    fn parity_anew(&self, row: &Row, anew: Anew<'_>) -> Result<u32, DeviceError> {
         let (first, blocks) = row.range();
         // Who copies the parity to a device that joins must not copy what it was before.
         let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
-        let written = self.write_parity(row, settling, always);
+        let written = self.write_parity(row, anew);
         number.into_iter().for_each(|n| self.leave_of(n));
         written
     }
 
-    fn write_parity(&self, row: &Row, settling: Option<&Settling>, always: bool) -> Result<u32, DeviceError> {
+    fn write_parity(&self, row: &Row, anew: Anew<'_>) -> Result<u32, DeviceError> {
         let roster = self.roster();
+        let (settling, always) = (anew.settling(), anew.always());
         let mut units = self.units_of(&roster, row, settling);
         let there = read_here(&roster, row.parity, UNIT_BLOCKS).map(Ticket::wait);
         let there = there.map(|read| read.map_or_else(|_| Self::parity_by_block(&roster, row), |is| (is, Vec::new())));
@@ -178,8 +210,7 @@ impl Devices {
         }
         let mut puts = Vec::new();
         for (place, unit) in row.units.iter().zip(&units).filter(|(p, _)| active(&roster, p.device).is_some()) {
-            let writes = settling.is_some() && !broken(Break::RowsUnwritten);
-            let rebuilt = unit.rebuilt.iter().filter(|b| writes && !lost(**b));
+            let rebuilt = unit.rebuilt.iter().filter(|b| anew.writes_rebuilt() && !lost(**b));
             let torn = unit.torn.iter().filter(|b| !(lost(**b) && broken(Break::TornLeft)));
             puts.extend(torn.chain(rebuilt).map(|b| put_block(*place, &unit.data, *b)));
         }
@@ -255,8 +286,7 @@ impl Devices {
         let layout = self.layout();
         let rows = places.iter().flat_map(|(addr, blocks)| layout.rows(*addr, *blocks));
         let rows: BTreeMap<RowId, Row> = rows.map(|(row, ..)| ((row.segment, row.number), row)).collect();
-        let always = !broken(Break::UnflushedBelieved);
-        rows.values().try_fold(0, |n, row| Ok(n + u64::from(self.parity_anew(row, None, always)?)))
+        rows.values().try_fold(0, |n, row| Ok(n + u64::from(self.parity_anew(row, Anew::Accepted)?)))
     }
 
     /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
@@ -290,16 +320,24 @@ impl Devices {
         range.is_some_and(|(first, blocks)| !self.rows_unlike(first, blocks).is_empty())
     }
 
-    /// Everything of this row was verified: its parity is written anew if it is still not what it should be. Whether it was;
-    /// `None` when it is right.
+    /// Everything of this row was verified: its parity is written anew if it is still not what it should be, and what cannot be read of it,
+    /// which nobody needs then. Whether it is as it should be now; `None` when it was, or when somebody writes to it: that is for later.
     ///
     /// # Errors
     /// Device errors.
     pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
-        match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
-            Some(row) => Ok(Some(self.parity_anew(&row, None, false)? > 0)),
-            None => Ok(None),
+        let Some(row) = self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) else { return Ok(None) };
+        let (first, blocks) = row.range();
+        // Of a row that is written at once nothing but that is known, and parity of a half of it must not come behind its own.
+        let registered = if broken(Break::ParityUnregistered) { None } else { self.enter_alone(first, blocks) };
+        if registered.is_none() && !broken(Break::ParityUnregistered) {
+            return Ok(None);
         }
+        // That may have ended since it was looked at, and left a row that is yet to be filled.
+        let at_rest = self.rows.lock().is_at_rest(id);
+        let written = if at_rest { self.write_parity(&row, Anew::Mending).map(Some) } else { Ok(None) };
+        registered.into_iter().for_each(|n| self.leave_of(n));
+        Ok(written?.map(|blocks| blocks > 0 && !self.is_unlike(id)))
     }
 }
 
@@ -349,8 +387,7 @@ impl Devices {
     pub fn settle_rows(&self) -> Result<bool, DeviceError> {
         let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
         let settling = Settling(self.roster().members.iter().map(|_| Patience::default()).collect());
-        let always = !broken(Break::UnflushedBelieved);
-        found.iter().try_for_each(|row| self.parity_anew(row, Some(&settling), always).map(drop))?;
+        found.iter().try_for_each(|row| self.parity_anew(row, Anew::Settling(&settling)).map(drop))?;
         Ok(!found.is_empty())
     }
 

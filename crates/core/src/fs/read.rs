@@ -417,6 +417,12 @@ impl Fetch<'_> {
                 })?;
                 buf.get_mut(place).ok_or(bounds(&e))?.copy_from_slice(&right);
                 self.fs.mend_copies(&e);
+            } else {
+                // A device did not give it, which may when it is written to.
+                let (first, blocks) = covered::place(&e);
+                if self.fs.storage.take_unread(first, blocks) {
+                    self.fs.mend_copies(&e);
+                }
             }
             start.get_or_insert(e.lead as usize * BLOCK_BYTES);
             end += covered - e.tail as usize * BLOCK_BYTES;

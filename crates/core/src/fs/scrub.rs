@@ -47,7 +47,8 @@ pub struct ScrubReport {
     pub nodes: u64,
     /// Blocks of content verified.
     pub blocks: u64,
-    /// Copies of index nodes, roots, superblock slots and of partials of the log that were damaged.
+    /// Copies of index nodes, roots, superblock slots and of partials of the log that were damaged; where something has several copies, or
+    /// lies in rows with parity, also what its device did not give.
     pub copies_damaged: u64,
     /// Of these, those that were written anew.
     pub copies_mended: u64,
@@ -417,12 +418,13 @@ impl Fs {
         Ok(())
     }
 
-    /// Whether all copies of these blocks, on all devices that have one, are right.
+    /// Whether all copies of these blocks, on all devices that have one, are right, and are given by these devices.
     fn are_right(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> bool {
         let ways = self.storage.ways_around(addr, blocks);
         // What lies in rows has no copy, and what its parity is worth is looked at when all in the row was.
         if ways.is_empty() || self.storage.has_parity() {
-            return self.storage.read(addr, blocks).is_ok_and(|bytes| right(&bytes));
+            let (read, unread) = self.storage.read_telling(addr, blocks);
+            return !unread && read.is_ok_and(|bytes| right(&bytes));
         }
         ways.into_iter().all(|avoid| self.storage.read_around(addr, blocks, avoid).is_ok_and(|bytes| right(&bytes)))
     }

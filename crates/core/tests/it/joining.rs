@@ -522,3 +522,41 @@ fn no_sync_waits_for_the_first_flush_of_a_device_that_joins() {
 fn syncs_that_wait_for_a_device_that_joins_are_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::EnteringAtOnce, syncs_beside_the_first_flush);
 }
+
+/// A member that misses something is to leave.
+fn a_stale_member_leaves() {
+    let (w, fs) = with_stale(3, 1);
+    fs.device_remove(1).unwrap();
+    fs.join_step(1 << 20).unwrap();
+    for round in 0.. {
+        assert!(round < 10_000, "{:?}", fs.laying_status());
+        if fs.laying_step(1 << 20).unwrap().is_none() {
+            break;
+        }
+    }
+    while fs.join_step(1 << 20).unwrap().is_some() {}
+    let entry = fs.superblock().devices[1];
+    let before = w.counters()[1];
+    write(&fs, "after", &content(3, 5000));
+    assert!(entry.removed && !entry.active && w.counters()[1] == before, "who left is a member: {entry:?}");
+    assert!(!fs.is_joining());
+    let there: Vec<u16> = fs.health().iter().map(|d| d.index).collect();
+    assert_eq!(there, [0, 2]);
+    assert!(read(&fs, "missed", 5 << 20).unwrap() == content(2, 5 << 20));
+    fs.close().unwrap();
+    drop(fs);
+    let report = check(&w.some(&[0, 2]), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.clean(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_stale_member_that_leaves_is_not_brought_up_to_date() {
+    a_stale_member_leaves();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "who left is a member")]
+fn who_is_brought_up_to_date_and_leaves_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LeavingJoins, a_stale_member_leaves);
+}

@@ -468,3 +468,133 @@ fn nobody_who_syncs_waits_for_the_row_log_to_be_wiped() {
 fn who_takes_all_slots_is_noticed() {
     a_sync_beside_a_wipe(|wipe| nenrin_core::breaks::with(nenrin_core::breaks::Break::WipeTakesAll, wipe));
 }
+
+/// A closed volume of three devices, with content, and open again.
+fn reopened() -> (World, Arc<Fs>) {
+    let w = World::new(Profile::Parity, &[24; 3]);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    write(&fs, "large", &content(1, LARGE));
+    write(&fs, "small", &content(2, 5000));
+    fs.close().unwrap();
+    drop(fs);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    (w, fs)
+}
+
+/// Blocks of a device that lie in rows.
+fn in_rows(megabytes: u64) -> std::ops::Range<u64> {
+    AREA_BLOCKS + 16 * u64::from(ROW_LOG_UNITS)..(megabytes << 20) / 4096 - AREA_BLOCKS
+}
+
+/// Sectors of a device go bad, whatever lies there: content, nodes, parity, and what nobody needs.
+fn bad_sectors_are_scrubbed(bad: usize) {
+    let (w, fs) = reopened();
+    for block in in_rows(24).step_by(7) {
+        w.faults[bad].inject(Fault::BadUntilWritten { at: block * 4096 });
+    }
+    let r = scrub(&fs);
+    assert!(r.copies_damaged > 20 && r.copies_mended == r.copies_damaged && !r.has_losses(), "not mended: {r:?}");
+    let r = scrub(&fs);
+    assert_eq!((r.copies_damaged, r.has_losses()), (0, false), "{r:?}");
+    fs.close().unwrap();
+    drop(fs);
+    for gone in (0..3).filter(|i| *i != bad) {
+        let others: Vec<usize> = (0..3).filter(|i| *i != gone).collect();
+        is_whole(&w.open(&others, MountOptions { read_only: true, ..degraded() }).unwrap());
+    }
+}
+
+#[test]
+fn scrubbing_writes_anew_what_a_device_does_not_give() {
+    (0..3).for_each(bad_sectors_are_scrubbed);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "not mended")]
+fn what_a_device_does_not_give_and_stays_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::UnreadLeft, || bad_sectors_are_scrubbed(0));
+}
+
+/// A sector with content goes bad, and somebody reads the file.
+fn a_bad_sector_is_read() {
+    let (w, fs) = reopened();
+    let (device, wanted) = (w.members[1].inner().inner(), content(1, LARGE));
+    let blocks: std::collections::HashSet<&[u8]> = wanted.chunks_exact(4096).collect();
+    let is_content = |b: &u64| blocks.contains(&device.read(b * 4096, 4096).unwrap()[..]);
+    let at = in_rows(24).filter(is_content).nth(20).unwrap() * 4096;
+    w.faults[1].inject(Fault::BadUntilWritten { at });
+    is_whole(&fs);
+    assert!(w.members[1].read(at, 4096).is_ok(), "a sector stays bad");
+    is_whole(&fs);
+    fs.close().unwrap();
+    is_clean(&w);
+}
+
+#[test]
+fn reading_writes_anew_what_a_device_does_not_give() {
+    a_bad_sector_is_read();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sector stays bad")]
+fn a_sector_that_is_read_and_stays_bad_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::UnreadLeft, a_bad_sector_is_read);
+}
+
+/// A device goes on not to give what was written anew: that is told, and it is not written to with each read.
+#[test]
+fn what_a_device_never_gives_is_told_and_not_written_for_ever() {
+    let (w, fs) = reopened();
+    w.faults[1].inject(Fault::FailReads { range: in_rows(24).start * 4096..u64::MAX });
+    let before = w.counters()[1];
+    (0..40).for_each(|_| is_whole(&fs));
+    let written = w.counters()[1].since(&before).writes;
+    assert!(written < 2000, "{written} writes");
+    let r = scrub(&fs);
+    assert!(r.copies_damaged > r.copies_mended && r.nodes_lost + r.extents_damaged == 0, "{r:?}");
+}
+
+/// A partial of the log that recovery needs rots on its device, or is not given.
+fn the_log_is_scrubbed(rots: bool) {
+    let w = World::new(Profile::Parity, &[48; 3]);
+    let fs = w.open(&[0, 1, 2], MountOptions { checkpoint_nanos: 0, ..MountOptions::default() }).unwrap();
+    for i in 0..60 {
+        write(&fs, &format!("log {i}"), &content(i, 5000));
+    }
+    let device = |d: usize| w.members[d].inner().inner();
+    let heads = (0..3).flat_map(|d| in_rows(48).map(move |block| (d, block)));
+    let heads = heads.filter_map(|(d, block)| {
+        let header = Header::peek(&device(d).read(block * 4096, 4096).unwrap()).ok()?;
+        (header.kind == PartialKind::Chain).then_some((header.seq, d, block))
+    });
+    let mut heads: Vec<_> = heads.collect();
+    heads.sort_unstable();
+    let (_, d, block) = heads[heads.len() / 2];
+    let right = device(d).read(block * 4096, 4096).unwrap();
+    if rots {
+        let wrong: Vec<u8> = right.iter().map(|b| b ^ 0x40).collect();
+        device(d).write(block * 4096, Arc::new(AlignedBuf::padded(&wrong))).unwrap();
+    } else {
+        w.faults[d].inject(Fault::BadUntilWritten { at: block * 4096 });
+    }
+    let r = scrub(&fs);
+    assert!(r.copies_damaged > 0 && r.copies_mended == r.copies_damaged, "{r:?}");
+    let is = w.members[d].read(block * 4096, 4096);
+    assert!(is.is_ok_and(|is| is[..] == right[..]), "not written anew");
+    assert_eq!(scrub(&fs).copies_damaged, 0);
+}
+
+#[test]
+fn scrubbing_mends_the_log_of_rows() {
+    the_log_is_scrubbed(true);
+    the_log_is_scrubbed(false);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "not written anew")]
+fn a_log_of_rows_that_is_not_scrubbed_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LogUnscrubbed, || the_log_is_scrubbed(true));
+}

@@ -16,7 +16,7 @@
 //! 4. A reaper that leaves wakes one of those who sleep, who takes the role.
 //! 5. Who has requests under way sleeps in the ring for a flush, where the kernel can hand him their completions ([`Ring::owes_here`]).
 //! 6. A request that came back short or cancelled (the kernel cancels those
-//!    of a thread that exits) is run again by [`HostFile::perform`].
+//!    of a thread that exits), or that there was no memory for, is run again by [`HostFile::perform`]; of a flush only what was not begun.
 #![allow(unsafe_code)] // shared ring queues and buffers lent to the kernel
 
 use crate::host::HostFile;
@@ -308,7 +308,12 @@ impl Ring {
     /// The outcome of a completed request; runs it again where the kernel
     /// transferred a part only or gave up for a passing reason (invariant 6).
     fn finish(&self, kept: Kept, result: i32) -> Outcome {
-        let passing = matches!(-result, libc::ECANCELED | libc::EAGAIN | libc::EINTR);
+        let passing = match -result {
+            libc::ECANCELED | libc::EAGAIN | libc::EINTR => true,
+            // A flush may have been executed and told its error: another one would say that all is well.
+            libc::ENOMEM => !matches!(kept, Kept::Flush),
+            _ => false,
+        };
         if result < 0 && !passing {
             return Err(DeviceError::Os(-result));
         }
@@ -532,7 +537,7 @@ pub(super) mod tests {
         file.as_file().set_len(1 << 20).unwrap();
         let host = Arc::new(HostFile::open(file.path(), OpenMode::OWNER).unwrap());
         let Ok(ring) = Ring::new(Arc::clone(&host)) else { return };
-        let results = [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN, 0, 512, 4096];
+        let results = [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN, -libc::ENOMEM, 0, 512, 4096];
         for (byte, result) in (1u8..).zip(results) {
             let data = Arc::new(AlignedBuf::padded(&[byte; 8192]));
             ring.finish(Kept::Write { offset: 4096, data }, result).unwrap();
@@ -543,6 +548,8 @@ pub(super) mod tests {
         assert!(ring.finish(Kept::Flush, -libc::ECANCELED).is_ok());
         let failed = ring.finish(Kept::Flush, -libc::EIO);
         assert_eq!(failed.unwrap_err(), DeviceError::Os(libc::EIO));
+        let failed = ring.finish(Kept::Flush, -libc::ENOMEM);
+        assert_eq!(failed.unwrap_err(), DeviceError::Os(libc::ENOMEM), "what a flush lost is not told");
         let whole = Kept::Read { offset: 0, buffer: AlignedBuf::padded(&[9; 4096]) };
         assert_eq!(ring.finish(whole, 4096).unwrap()[0], 9, "not read again");
     }

@@ -567,3 +567,137 @@ fn a_bad_block_of_the_row_log_is_one_block() {
 fn a_row_log_that_is_read_as_a_whole_is_noticed() {
     crate::breaks::with(Break::RowsInUnits, a_row_log_with_a_bad_block);
 }
+
+/// Of a segment that ended somebody has places that he writes to very late, while slots are short; whether he said that he does.
+fn places_are_written_late(says_so: bool) -> Result<(), DeviceError> {
+    let (given, mut superblock) = rows_world();
+    superblock.bands[0].segments = 20;
+    let d = opened(&given, &superblock, None);
+    for no in 0..11 {
+        d.begin_segment(SegmentNo(no));
+        d.write(at(no, 0), data(no as u8, 1)).unwrap();
+    }
+    d.flush().unwrap();
+    if says_so {
+        d.hold_segment(SegmentNo(0));
+    }
+    d.end_segment(SegmentNo(0), 32);
+    (0..258).for_each(|_| d.flush().unwrap());
+    d.write(at(0, 1), data(5, 31))?;
+    d.let_go_of_segment(SegmentNo(0));
+    d.flush().unwrap();
+    assert!(
+        is_safe(&given, &superblock, at(0, 0), &data(0, 1)) && is_safe(&given, &superblock, at(0, 1), &data(5, 31))
+    );
+    Ok(())
+}
+
+#[test]
+fn places_that_are_held_are_written_to_however_late() {
+    places_are_written_late(true).unwrap();
+    assert!(places_are_written_late(false).is_err(), "what was given up keeps a slot for ever");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn places_that_become_zeros_are_noticed() {
+    let written = crate::breaks::with(Break::HeldFilled, || places_are_written_late(true));
+    assert!(matches!(written, Err(DeviceError::Misuse(_))), "{written:?}");
+}
+
+/// Scrubbing comes to a row that is being written, all of it at once.
+fn parity_is_mended_beside_a_write() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    let write = d.submit_write(at(1, 0), data(50, 32));
+    let parity = d.layout().row(SegmentNo(1), 0).unwrap().parity;
+    given[usize::from(parity.device)].write(requests::bytes(parity.block), data(1, 1)).unwrap();
+    assert_eq!(d.mend_parity((SegmentNo(1), 0)), Ok(None), "parity of what is being written");
+    write.wait().unwrap();
+    assert_eq!(d.mend_parity((SegmentNo(1), 0)), Ok(Some(true)));
+    assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 32)));
+}
+
+#[test]
+fn parity_is_not_made_of_what_is_being_written() {
+    parity_is_mended_beside_a_write();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "parity of what is being written")]
+fn parity_that_is_made_of_what_is_being_written_is_noticed() {
+    crate::breaks::with(Break::ParityBesideWrites, parity_is_mended_beside_a_write);
+}
+
+/// A cut took the claim of a row and left its entries; another use of the segment has one in another place. Whether that is what is read.
+fn a_claim_is_lost_and_its_entries_are_not() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
+    d.write_flush(at(1, 3), data(4, 2), Covering::All).unwrap();
+    drop(d);
+    for device in &given {
+        let claims = Arc::new(AlignedBuf::zeroed(16 * BLOCK_BYTES));
+        device.write(requests::bytes(superblock::AREA_BLOCKS), claims).unwrap();
+    }
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(90, 5), Covering::All).unwrap();
+    drop(d);
+    is_safe(&given, &superblock, at(1, 0), &data(90, 5))
+}
+
+#[test]
+fn a_number_of_the_row_log_is_given_once() {
+    assert!(a_claim_is_lost_and_its_entries_are_not());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::ClaimsReused, a_claim_is_lost_and_its_entries_are_not));
+}
+
+/// What is written of a row, or nothing, and protected: how many claims that takes, and what is true when it is done.
+fn protected(rows: &mut rows::State, part: Option<(layout::Row, u32, &[u8])>) -> (usize, rows::Marks) {
+    let (mut puts, mut marks) = (Vec::new(), rows::Marks::default());
+    if let Some((row, within, bytes)) = part {
+        rows.put(row, within, bytes, &mut puts, &mut marks).unwrap();
+    }
+    rows.protect(&[0, 1, 2], &mut puts, &mut marks);
+    let claims = superblock::AREA_BLOCKS..superblock::AREA_BLOCKS + u64::from(nenrin_format::row_log::ROW_SLOTS);
+    (puts.iter().filter(|p| claims.contains(&p.place.block)).count(), marks)
+}
+
+/// A row is full and durable before all devices have its claim.
+fn a_slot_is_free_before_it_is_claimed() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    let row = d.layout().row(SegmentNo(1), 0).unwrap();
+    let mut rows = d.rows.lock();
+    rows.begin(SegmentNo(1));
+    let (claims, first) = protected(&mut rows, Some((row.clone(), 0, &data(1, 3))));
+    assert_eq!(claims, 3);
+    let (claims, rest) = protected(&mut rows, Some((row, 3, &data(4, 29))));
+    assert_eq!(claims, 0);
+    rows.apply(&rest);
+    let ready = rows.ready();
+    assert_eq!(ready.len(), 1);
+    rows.release(&ready);
+    let (claims, beside) = protected(&mut rows, None);
+    assert_eq!(claims, 0, "a claim is ended beside itself");
+    rows.apply(&beside);
+    rows.apply(&first);
+    assert_eq!(protected(&mut rows, None).0, 3);
+}
+
+#[test]
+fn a_claim_is_ended_when_it_is_written() {
+    a_slot_is_free_before_it_is_claimed();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a claim is ended beside itself")]
+fn a_claim_that_is_ended_beside_itself_is_noticed() {
+    crate::breaks::with(Break::ClaimsCross, a_slot_is_free_before_it_is_claimed);
+}

@@ -170,6 +170,7 @@ impl Fs {
         let mut inner = self.lock();
         for segment in pinned {
             inner.segments().unpin(segment);
+            self.storage.let_go_of_segment(segment);
         }
         result
     }
@@ -308,6 +309,7 @@ impl Inner {
             // Until a record names the copy nothing else keeps its segment.
             if pinned.last() != Some(&addr.segment()) {
                 self.state.segments.pin(addr.segment());
+                fs.storage.hold_segment(addr.segment());
                 pinned.push(addr.segment());
             }
             done += blocks;

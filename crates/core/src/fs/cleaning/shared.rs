@@ -118,6 +118,7 @@ impl Inner {
         }
         // Until records name the copy nothing else keeps its segment.
         self.state.segments.pin(addr.segment());
+        fs.storage.hold_segment(addr.segment());
         Ok(Some(addr))
     }
 
@@ -187,6 +188,7 @@ impl Fs {
         job.refused = false;
         let moved = self.write_group(group, new, bytes, (leaves, counted_at));
         self.lock().segments().unpin(new.segment());
+        self.storage.let_go_of_segment(new.segment());
         match moved {
             Ok(Some(blocks)) => job.moved += blocks,
             // Others took the room meanwhile.

@@ -55,7 +55,11 @@ impl Fs {
             match walk.step() {
                 Ok(Some(f)) => {
                     scrub.bytes += u64::from(f.header.total_blocks()) * BLOCK_BYTES as u64;
-                    walked.note(f.header.addr, self.damaged_summaries(&f));
+                    let damaged = self.damaged_summaries(&f);
+                    let mended = if damaged > 0 { self.mend_summary(&f, walked.generation) } else { 0 };
+                    scrub.report.copies_damaged += mended;
+                    scrub.report.copies_mended += mended;
+                    walked.note(f.header.addr, damaged - mended);
                     ended = f.header.seq >= walked.until;
                 }
                 // It was durable, and is nowhere.
@@ -98,15 +102,36 @@ impl Fs {
 
     /// Copies of what holds the records of this partial that are not right. It was found, so one is.
     fn damaged_summaries(&self, f: &Found) -> u64 {
-        if self.storage.has_parity() {
-            return 0;
-        }
         let (addr, blocks) = (f.header.addr, f.header.summary_blocks);
+        if self.storage.has_parity() {
+            let is_it = |bytes: &[u8]| super::summary_crc(bytes) == Some(f.crc);
+            return u64::from(!broken(Break::ParityUnverified) && !self.are_right(addr, blocks, is_it));
+        }
         let right = |avoid: &u16| {
             let read = self.storage.read_around(addr, blocks, *avoid);
             read.is_ok_and(|bytes| super::summary_crc(&bytes) == Some(f.crc))
         };
         self.storage.ways_around(addr, blocks).iter().filter(|avoid| !right(avoid)).count() as u64
+    }
+
+    /// Where rows have parity: whether what holds the records of a partial was written anew where it lies, since the rest of its row may need
+    /// it there (1), or not (0).
+    fn mend_summary(&self, f: &Found, generation: Generation) -> u64 {
+        if !self.storage.has_parity() || !self.may_mend() || self.owns_to_write().is_err() {
+            return 0;
+        }
+        let mut inner = self.lock();
+        // Behind a newer root its place may be used for something else.
+        if inner.generation() != generation {
+            return 0;
+        }
+        let (addr, blocks) = (f.header.addr, f.header.summary_blocks);
+        inner.segments().pin(addr.segment());
+        drop(inner);
+        let is_it = |bytes: &[u8]| super::summary_crc(bytes) == Some(f.crc);
+        let mended = self.storage.mend(addr, blocks, is_it).is_ok_and(|n| n > 0);
+        self.lock().segments().unpin(addr.segment());
+        u64::from(mended)
     }
 
     fn log_was_walked(&self, scrub: &mut Scrub, walked: &Walked) {
