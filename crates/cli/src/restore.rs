@@ -428,7 +428,8 @@ impl Work<'_> {
         for entry in entries {
             let name = entry.file_name();
             // A state that was cut while something was restored has that, half made.
-            if is_hidden(name.as_encoded_bytes()) {
+            let is_private = |m: Metadata| m.is_dir() && m.mode() & 0o777 == 0o700;
+            if is_hidden(name.as_encoded_bytes()) && fs::symlink_metadata(from.join(&name)).is_ok_and(is_private) {
                 continue;
             }
             self.copy(&from.join(&name), &to.join(&name))?;

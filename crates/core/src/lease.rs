@@ -51,8 +51,10 @@ impl Lease {
 
     /// A beat arrived that was begun then.
     pub fn renew(&self, at: u64, wall: Time) {
-        self.beaten.store(at, Relaxed);
-        self.beaten_wall.store(wall.0, Relaxed);
+        // That of a slow device comes behind a later one of another.
+        if self.beaten.fetch_max(at, Relaxed) <= at {
+            self.beaten_wall.store(wall.0, Relaxed);
+        }
     }
 
     /// Nanoseconds since the last beat.

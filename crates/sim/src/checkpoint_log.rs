@@ -10,6 +10,9 @@ use crate::walk::Part;
 use nenrin_format::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The fingerprints, and the times of content, that a checkpoint may show of a file.
+pub type MayShow = (Vec<u64>, Vec<Time>);
+
 /// A name given to a checkpoint, or taken from it.
 #[derive(Clone, Debug)]
 pub struct NameLog {
@@ -32,8 +35,8 @@ pub struct CheckpointLog {
     pub asked: bool,
     /// The namespace at that moment.
     pub sum: u64,
-    /// Files with a name: inode, and the fingerprints and the times of content that it may show.
-    pub files: Vec<(u64, (Vec<u64>, Vec<Time>))>,
+    /// Files with a name.
+    pub files: Vec<(u64, MayShow)>,
     /// The namespace by inode.
     pub parts: BTreeMap<u64, Part>,
     /// Names it was given, in order.

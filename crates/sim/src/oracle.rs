@@ -131,8 +131,7 @@ fn judge_file(
     let granted = promised_at(&log.granted, prefix as usize, |c| c.0 as usize).map_or(0, |c| c.1);
     let mut matching = Vec::new();
     for (j, s) in log.states.iter().enumerate().skip(least as usize) {
-        // Nothing is no secret.
-        if (j as u32) < granted && s.content.size() > 0 {
+        if (j as u32) < granted && !log.states.get(granted as usize).is_some_and(|g| shows_as_much(&g.content, s)) {
             continue;
         }
         // The one that is asked for may have been acknowledged without a device operation.
@@ -164,6 +163,14 @@ fn judge_file(
         file.ino,
         log.states.len()
     ))
+}
+
+/// Whether content shows all that an earlier state of it does: nothing is no secret, nor is what was appended to.
+fn shows_as_much(content: &Content, earlier: &FileState) -> bool {
+    let size = earlier.content.size();
+    let mut part = content.clone();
+    part.resize(size.min(content.size()));
+    size == 0 || content.size() >= size && part.fingerprint() == earlier.fingerprint
 }
 
 fn judge_times(log: &FileLog, (k, bound): (usize, Option<usize>), file: &FoundFile) -> Result<(), String> {

@@ -326,6 +326,20 @@ impl Content {
         self.overlay.counts.shared
     }
 
+    /// Blocks in it that have a place already.
+    pub const fn placed_blocks(&self) -> u64 {
+        self.overlay.counts.own + self.overlay.counts.shared
+    }
+
+    /// Whether it shows other bytes where there were some, as far as it knows, in a file of that size: what is behind that hides nothing.
+    pub fn hides_older(&self, size: u64) -> bool {
+        let end = size.div_ceil(BLOCK_BYTES as u64);
+        self.replaced
+            || self.size < size
+            || self.cut_blocks > 0
+            || self.changed_from(0).is_some_and(|block| block < end)
+    }
+
     /// Differs when what is shared in it differs.
     pub fn sharing(&self) -> [u64; 3] {
         [self.version, self.shared(), self.overlay.ranges() as u64]

@@ -29,6 +29,12 @@ impl Fs {
             // Of what is cut off some may be committed before the rest.
             self.setattr(ino, &SetAttr { kill_privileges: true, ..SetAttr::default() })?;
         }
+        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+            let inode = self.lock_to_accept()?.state.inode(ino)?;
+            if inode.is_some_and(|i| Inner::grants(&i, set, set.mode.unwrap_or(i.mode) & 0o7777)) {
+                self.settle_to_grant(ino)?;
+            }
+        }
         let mut inner = match set.size {
             Some(size) => {
                 // Before anything is cut.
@@ -99,6 +105,8 @@ impl Fs {
             };
             if is_logged {
                 inner.log(&record, now)?;
+            } else {
+                inner.changed_since_cut = true;
             }
             if set.atime.is_some() {
                 inner.accesses.forget(ino);
@@ -202,6 +210,9 @@ impl Fs {
         permissions: Option<u32>,
     ) -> Result<()> {
         check_value(name, value)?;
+        if grants_by(name) || permissions.is_some() {
+            self.settle_to_grant(ino)?;
+        }
         // In place of another one as large, or to say who may do what and what history is kept, it is no growth.
         let inner = self.lock_to_accept()?;
         let had = inner.check_xattr(ino, name, mode)?;
@@ -213,7 +224,7 @@ impl Fs {
         let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;
         inner.check_xattr(ino, name, mode)?;
         inner.state.xattr_ahead(ino, name, Some(value.len()))?;
-        if permissions.is_some() || GRANTING.iter().any(|prefix| name.starts_with(prefix)) {
+        if permissions.is_some() || grants_by(name) {
             inner.carry_over_older(ino)?;
         }
         let ctime = self.clock.wall();
@@ -228,12 +239,19 @@ impl Fs {
     /// # Errors
     /// [`Error::NoAttribute`].
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        if grants_by(name) {
+            self.settle_to_grant(ino)?;
+        }
         let mut inner = self.room_to_remove()?;
         inner.state.inode(ino)?.ok_or(Error::NotFound)?;
         if inner.xattr_bytes(ino, name)?.is_none() {
             return Err(Error::NoAttribute);
         }
         inner.state.xattr_ahead(ino, name, None)?;
+        if grants_by(name) {
+            // A list may have kept somebody out.
+            inner.carry_over_older(ino)?;
+        }
         let ctime = self.clock.wall();
         inner.log(&Record::RemoveXattr { ino, ctime, name }, self.clock.monotonic_nanos())?;
         inner.set_content_ctime(ino, ctime);
@@ -283,7 +301,9 @@ impl Fs {
         let Some(file) = inner.files.get_mut(&ino) else { return Ok(()) };
         file.had = None;
         let Some(c) = &mut file.content else { return Ok(()) };
+        let was_held = c.held_since.is_some();
         c.note_closed();
+        inner.changed_since_cut |= was_held;
         drop(inner);
         self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs(Who::Writes))
     }
@@ -305,6 +325,10 @@ pub(super) fn check_value(name: &[u8], value: &[u8]) -> Result<()> {
 
 /// Names of attributes that say who may do what begin so.
 const GRANTING: [&[u8]; 2] = [b"system.posix_acl_", b"security."];
+
+fn grants_by(name: &[u8]) -> bool {
+    GRANTING.iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// Blocks for which there has to be room to set an attribute.
 pub(super) fn blocks_of(value: &[u8]) -> u64 {

@@ -11,6 +11,7 @@ use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::heartbeat::{self, Claim, Mmp, Said};
 use crate::lease::{LOOKS_MAX, Lease};
+use crate::storage::probe;
 use nenrin_device::{BlockDevice, DeviceError, Ticket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -30,20 +31,21 @@ struct Shown {
 /// The beats of one device.
 struct Pulse {
     device: Weak<dyn BlockDevice>,
-    /// When (of the lease) the last one began that arrived, or when the device came.
-    beaten: u64,
+    /// Since when (of the lease) its block cannot be read.
+    unread: Option<u64>,
     /// What is under way, since when: where it does not end, nothing more is asked for.
     under_way: Option<(u64, Step)>,
 }
 
 enum Step {
     Read(Ticket),
-    Write(Ticket, nenrin_format::Time),
+    /// With the wall time of the beat, and when (of the lease) the look before it began.
+    Write(Ticket, nenrin_format::Time, u64),
 }
 
 impl Pulse {
-    fn new(device: &Arc<dyn BlockDevice>, beaten: u64) -> Self {
-        Self { device: Arc::downgrade(device), beaten, under_way: None }
+    fn new(device: &Arc<dyn BlockDevice>) -> Self {
+        Self { device: Arc::downgrade(device), unread: None, under_way: None }
     }
 
     fn is_of(&self, device: &Arc<dyn BlockDevice>) -> bool {
@@ -53,7 +55,7 @@ impl Pulse {
     /// What was under way, if that is done within so long. What cannot tell is waited for.
     fn ended(&mut self, time: Duration) -> Option<(u64, Step)> {
         let is_done = |ticket: &Ticket| ticket.is_done() || ticket.wait_at_most(time);
-        self.under_way.take_if(|(_, Step::Read(ticket) | Step::Write(ticket, _))| is_done(ticket))
+        self.under_way.take_if(|(_, Step::Read(ticket) | Step::Write(ticket, ..))| is_done(ticket))
     }
 }
 
@@ -193,7 +195,7 @@ impl Fs {
         shown.pulses.retain(|p| there.iter().any(|d| p.is_of(d)));
         for device in &there {
             if !shown.pulses.iter().any(|p| p.is_of(device)) {
-                shown.pulses.push(Pulse::new(device, now));
+                shown.pulses.push(Pulse::new(device));
             }
         }
         shown.claim.next(self.clock.wall());
@@ -205,8 +207,11 @@ impl Fs {
         }
         let mut beaten = Beaten::default();
         for look in 0.. {
+            // One after another that does not answer is waited for no longer.
+            let mut patience = LOOK;
             for pulse in &mut shown.pulses {
-                self.go_on(heart, &shown.claim, pulse, &mut beaten);
+                self.go_on(heart, &shown.claim, pulse, patience, &mut beaten);
+                patience = if pulse.under_way.is_some() { Duration::ZERO } else { patience };
             }
             while let Some((device, text)) = beaten.foreign.pop() {
                 if self.storage.devices().is_needed(&device) {
@@ -215,7 +220,8 @@ impl Fs {
                 }
                 self.storage.devices().leave(&device, &text);
             }
-            let waits = if until_one { !beaten.any } else { look < LOOKS };
+            // Whoever asks looks again where one has ended without a beat.
+            let waits = if until_one { !beaten.any && beaten.failed.is_empty() } else { look < LOOKS };
             if !waits && !broken(Break::BeatsAwaited) || shown.pulses.iter().all(|p| p.under_way.is_none()) {
                 break;
             }
@@ -235,13 +241,14 @@ impl Fs {
     }
 
     /// Goes on with the beat of one device as far as that answers.
-    fn go_on(&self, heart: &Heart, claim: &Claim, pulse: &mut Pulse, beaten: &mut Beaten) {
-        while let Some((at, step)) = pulse.ended(LOOK) {
+    fn go_on(&self, heart: &Heart, claim: &Claim, pulse: &mut Pulse, patience: Duration, beaten: &mut Beaten) {
+        while let Some((at, step)) = pulse.ended(patience) {
             let Some(device) = pulse.device.upgrade() else { return };
             match step {
                 Step::Read(ticket) => match ticket.wait() {
                     Err(e) => {
-                        let since = self.clock.lease_nanos().saturating_sub(pulse.beaten);
+                        let now = self.clock.lease_nanos();
+                        let since = now.saturating_sub(*pulse.unread.get_or_insert(now));
                         let is_old = since > heartbeat::lease_nanos(heart.mmp.interval_nanos);
                         let failed = if is_old && !broken(Break::LeaseShared) { Failed::Unread } else { Failed::Once };
                         beaten.failed.push((device, e, failed));
@@ -260,20 +267,40 @@ impl Fs {
                         beaten.failed.push((device, DeviceError::Unowned { seconds }, Failed::Once));
                     }
                     Ok(_) => {
-                        let (at, wall) = (self.clock.lease_nanos(), self.clock.wall());
-                        pulse.under_way = Some((at, Step::Write(claim.submit(device.as_ref()), wall)));
+                        let (now, wall) = (self.clock.lease_nanos(), self.clock.wall());
+                        pulse.unread = None;
+                        pulse.under_way = Some((now, Step::Write(claim.submit(device.as_ref()), wall, at)));
                     }
                 },
-                Step::Write(ticket, wall) => match ticket.wait() {
-                    Ok(_) => {
-                        pulse.beaten = at;
+                Step::Write(ticket, wall, looked_at) => match ticket.wait() {
+                    Ok(_) if !claim.is_outdated(looked_at, self.clock.as_ref()) || broken(Break::LeaseShared) => {
                         beaten.any = true;
                         heart.lease.renew(at, wall);
+                    }
+                    // It may lie on what another host has shown since. Where none has taken the device, it is only late.
+                    Ok(_) | Err(DeviceError::Unanswered { .. }) => {
+                        let seconds = self.clock.lease_nanos().saturating_sub(at) / 1_000_000_000;
+                        let is_lost = self.is_taken(&device);
+                        let why = if is_lost {
+                            DeviceError::Unanswered { seconds }
+                        } else {
+                            DeviceError::Unowned { seconds }
+                        };
+                        beaten.failed.push((device, why, if is_lost { Failed::Write } else { Failed::Once }));
                     }
                     Err(e) => beaten.failed.push((device, e, Failed::Write)),
                 },
             }
         }
+    }
+
+    /// Whether another mount has written a root to a device, or that cannot be told: it does before it writes anything else.
+    fn is_taken(&self, device: &Arc<dyn BlockDevice>) -> bool {
+        // Slots are written in turn: what is newer than this mount's is not its own.
+        let known = self.lock().superblock.generation;
+        let Ok(probe) = probe(device.as_ref()) else { return true };
+        let own = self.lock().superblock.mount_id;
+        probe.newest().map_or(true, |newest| newest.generation > known && newest.mount_id != own)
     }
 
     fn stop_for(&self, why: &str) -> Result<()> {

@@ -252,6 +252,10 @@ impl Fs {
                 self.burst()?;
             }
             self.settle(self.lock(), |_| true)?;
+            if matches!(pace, Pace::BesideSyncs(Who::Commits)) {
+                // What came meanwhile has waited as long already.
+                self.commit_little()?;
+            }
         }
         Ok(())
     }
@@ -359,6 +363,11 @@ impl Inner {
         self.pages_of(ino) <= few
             && self.under_way(|other| other == ino) <= few as u64
             && !self.awaited.values().any(|(other, _)| *other == ino)
+    }
+
+    /// Whether the device has nothing of this file to do, nor anybody who waits for that.
+    pub(super) fn has_nothing_under_way(&self, ino: Ino) -> bool {
+        !self.writes.iter().any(|w| w.ino == ino) && !self.awaited.values().any(|(other, _)| *other == ino)
     }
 
     /// Blocks of content that the device has to do with.

@@ -327,10 +327,13 @@ impl Inner {
 
     /// Files of which little waits join the open batch, as long as all of that travels in it.
     fn join_little(&mut self, fs: &Fs) {
-        let mut left = fs.chain_pages_max();
+        let aside: usize = self.batch.aside.iter().map(|(_, content)| content.pages.len()).sum();
+        let joined: usize = self.batch.files.iter().map(|ino| self.pages_of(*ino)).sum();
+        let mut left = fs.chain_pages_max().saturating_sub(aside + joined);
         let busy: BTreeSet<Ino> =
             self.writes.iter().map(|w| w.ino).chain(self.awaited.values().map(|(ino, _)| *ino)).collect();
-        let is_ready = |c: &Content| c.held_since.is_none() && c.pages.len() <= left;
+        let is_ready =
+            |c: &Content| c.held_since.is_none() && c.pages.len() <= left && c.placed_blocks() <= NAMED_BLOCKS_MAX;
         let ready = self.files.iter().filter(|(ino, _)| !busy.contains(ino) && !self.settling.contains_key(ino));
         let ready = ready.filter(|(_, f)| f.content.as_ref().is_some_and(is_ready)).map(|(ino, _)| *ino);
         // In order, since where things lie follows from it.

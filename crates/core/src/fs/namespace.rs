@@ -416,6 +416,10 @@ impl Fs {
             return Err(Error::BadArgument("a name of dots cannot be renamed"));
         }
         check_name(new)?;
+        let moved = if from == to { None } else { self.lock().state.dirent(from, old)? };
+        if let Some((_, ino, _)) = moved {
+            self.settle_to_grant(ino)?;
+        }
         let mut inner = self.room_to_remove()?;
         inner.directory(from)?;
         inner.directory(to)?;
@@ -493,6 +497,19 @@ impl Fs {
     }
 }
 
+impl Fs {
+    /// Before somebody is allowed more of a file whose content will be committed with that: who grants waits for the data, and not who
+    /// syncs next.
+    pub(super) fn settle_to_grant(&self, ino: Ino) -> Result<()> {
+        let inner = self.lock();
+        if self.options.read_only || !inner.hides_older(ino)? {
+            return Ok(());
+        }
+        drop(inner);
+        self.settle_file(ino).map(drop)
+    }
+}
+
 impl Inner {
     /// A name is about to appear that must never show older content: the
     /// file's content is committed together with that namespace operation.
@@ -506,11 +523,17 @@ impl Inner {
     /// Somebody is about to be allowed more of a file. It is of what the file is now that this is said: what it was, where that is committed
     /// or about to be, must not be seen under it. Who is still writing the file anew gives up that it is seen old or new as a whole.
     pub(super) fn carry_over_older(&mut self, ino: Ino) -> Result<()> {
-        let older = self.state.inode(ino)?.is_some_and(|i| i.size > 0 || i.blocks > 0);
-        if (older || self.batch.aside.iter().any(|(of, _)| *of == ino)) && !broken(Break::GrantedAhead) {
+        if self.hides_older(ino)? && !broken(Break::GrantedAhead) {
             self.join(ino);
         }
         Ok(())
+    }
+
+    /// Whether content of a file waits which is not all that others would see of it, if it were not committed.
+    fn hides_older(&self, ino: Ino) -> Result<bool> {
+        let Some(content) = self.files.get(&ino).and_then(|f| f.content.as_ref()) else { return Ok(false) };
+        let older = self.state.inode(ino)?.is_some_and(|i| i.size > 0 && content.hides_older(i.size));
+        Ok(older || self.batch.aside.iter().any(|(of, _)| *of == ino))
     }
 
     /// Content of a file, if there is any, is part of the next commit, held back or not.

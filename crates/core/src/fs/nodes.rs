@@ -102,7 +102,8 @@ impl Inner {
 
     /// Whether there is much room for changes before somebody has to wait for a commit or a checkpoint.
     pub(super) fn changes_little(&self, dirty_nodes_max: u64) -> bool {
-        self.dirty_nodes() < dirty_nodes_max && self.batch.bytes < BATCH_BYTES_MAX / 2
+        let max = if self.checkpointing { dirty_nodes_max / 2 } else { dirty_nodes_max };
+        self.dirty_nodes() < max && self.batch.bytes < BATCH_BYTES_MAX / 2
     }
 
     /// Whether a commit of what was received comes near to making so many nodes dirty. Asked by each call that may add to that.
@@ -163,7 +164,7 @@ impl Fs {
                 return Ok(inner);
             }
             inner.counters.held_for_memory += 1;
-            if inner.checkpointing && !long {
+            if inner.checkpointing && (!long || inner.window_bytes >= WINDOW_BYTES_LONG) {
                 self.wait_idle(inner).check_alive()?;
                 continue;
             }

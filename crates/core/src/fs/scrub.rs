@@ -286,13 +286,15 @@ impl Fs {
         for n in &nodes {
             let damaged = self.damaged_copies(n);
             scrub.report.nodes += 1;
-            for addr in n.ptr.copies {
-                scrub.rows_unlike.extend(self.storage.rows_unlike(addr, NODE_BLOCKS));
-            }
+            let unlike: Vec<RowId> =
+                n.ptr.copies.iter().flat_map(|addr| self.storage.rows_unlike(*addr, NODE_BLOCKS)).collect();
             scrub.bytes += 2 * NODE_BYTES as u64;
+            let before = scrub.report.nodes_lost;
             if !damaged.is_empty() {
                 self.node_is_damaged(scrub, id, n)?;
             }
+            let is_lost = scrub.report.nodes_lost > before;
+            if is_lost { scrub.rows_needed.extend(unlike) } else { scrub.rows_unlike.extend(unlike) }
         }
         match go_on {
             Some(key) => scrub.from = key,
@@ -401,11 +403,15 @@ impl Fs {
             scrub.bytes += u64::from(extent.blocks) * BLOCK_BYTES as u64;
             let (first, blocks) = covered::place(extent);
             let is_right = || self.are_right(first, blocks, |bytes| covered::verify(extent, bytes).is_ok());
+            let before = scrub.report.extents_damaged;
             if !is_right() {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
+            // What is right nowhere stays as it is, too: the device may give it yet.
+            let is_lost = scrub.report.extents_damaged > before;
             let unlike = self.storage.rows_unlike(first, blocks);
-            if !unlike.is_empty() && covered::needs_others(&self.storage, extent) && !broken(Break::ParityOfRot) {
+            let needs_row = is_lost || covered::needs_others(&self.storage, extent);
+            if !unlike.is_empty() && needs_row && !broken(Break::ParityOfRot) {
                 scrub.rows_needed.extend(unlike);
             } else {
                 scrub.rows_unlike.extend(unlike);

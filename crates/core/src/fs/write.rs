@@ -111,17 +111,22 @@ impl Inner {
     /// A file is about to be emptied that was closed and is not committed yet: what it was is kept as what is committed would be, so
     /// that there is something to show until it is closed again. Once for each commit: who saves without end writes no more than that.
     /// Whether there is such content.
-    fn owe_closed(&mut self, ino: Ino) -> bool {
-        if broken(Break::ClosedNotOwed) {
+    fn owe_closed(&mut self, fs: &Fs, ino: Ino) -> bool {
+        let whole = self.files.get(&ino).and_then(|f| f.content.as_ref()).filter(|c| c.size > 0);
+        if whole.is_none() && self.batch.aside.is_empty() || broken(Break::ClosedNotOwed) {
             return false;
         }
-        let is_aside = self.batch.aside.iter().any(|(of, content)| *of == ino && content.size > 0);
-        let is_whole = |file: &super::File| file.content.as_ref().is_some_and(Content::is_whole);
-        if !is_aside && self.files.get(&ino).is_some_and(is_whole) {
-            self.batch.files.insert(ino);
+        if self.batch.aside.iter().any(|(of, content)| *of == ino && content.size > 0) {
             return true;
         }
-        is_aside
+        // Whoever syncs next commits it, too: he is not to wait for data, nor to write much for others.
+        let owed: usize = self.batch.aside.iter().map(|(_, content)| content.pages.len()).sum();
+        let is_little = |c: &Content| c.pages.len() < ASIDE_PAGES_MAX && owed + c.pages.len() <= fs.chain_pages_max();
+        let is_owed = whole.is_some_and(|c| c.is_whole() && is_little(c)) && self.has_nothing_under_way(ino);
+        if is_owed {
+            self.batch.files.insert(ino);
+        }
+        is_owed
     }
 
     /// A file that the open batch will commit is about to be emptied. Others may
@@ -385,7 +390,7 @@ impl Fs {
         if 0 < size && size < before {
             inner.note_cut(ino, size.div_ceil(BLOCK), u64::MAX)?;
         }
-        let is_kept = size == 0 && !set.closed && inner.owe_closed(ino);
+        let is_kept = size == 0 && !set.closed && inner.owe_closed(self, ino);
         let owed = size == 0 && inner.set_aside(self, ino)? && before > 0;
         let content = inner.content_mut(self, ino)?;
         let had = if content.replaced { 0 } else { content.before.max(u64::from(committed > 0)) };

@@ -283,15 +283,23 @@ fn what_was_closed_and_is_lost_is_noticed() {
     with(Break::ClosedNotOwed, saved_twice);
 }
 
+/// A list that is there before.
+const KEEPS_OUT: &[u8] = b"system.posix_acl_default";
+
 /// Somebody gets access to a file when it holds nothing any more that he must not see.
 fn opened_to_others() {
     type Grant = fn(&Fs, Ino);
-    let grants: [(&str, Grant); 6] = [
-        ("mode", |fs, f| drop(fs.setattr(f, &SetAttr { mode: Some(0o644), ..SetAttr::default() }).unwrap())),
-        ("set-id", |fs, f| drop(fs.setattr(f, &SetAttr { mode: Some(0o4700), ..SetAttr::default() }).unwrap())),
-        ("owner", |fs, f| drop(fs.setattr(f, &SetAttr { uid: Some(77), ..SetAttr::default() }).unwrap())),
-        ("group", |fs, f| drop(fs.setattr(f, &SetAttr { gid: Some(77), ..SetAttr::default() }).unwrap())),
+    fn set(fs: &Fs, f: Ino, set: SetAttr) {
+        fs.setattr(f, &set).unwrap();
+    }
+    let grants: [(&str, Grant); 8] = [
+        ("mode", |fs, f| set(fs, f, SetAttr { mode: Some(0o644), ..SetAttr::default() })),
+        ("set-id", |fs, f| set(fs, f, SetAttr { mode: Some(0o4700), ..SetAttr::default() })),
+        ("owner", |fs, f| set(fs, f, SetAttr { uid: Some(77), ..SetAttr::default() })),
+        ("group", |fs, f| set(fs, f, SetAttr { gid: Some(77), ..SetAttr::default() })),
         ("capabilities", |fs, f| fs.setxattr(f, b"security.capability", b"all", XattrMode::Any).unwrap()),
+        ("a list", |fs, f| fs.setxattr(f, b"system.posix_acl_access", b"more", XattrMode::Any).unwrap()),
+        ("no list", |fs, f| fs.removexattr(f, KEEPS_OUT).unwrap()),
         ("directory", |fs, _| {
             let public = fs.lookup(At::Live, Ino::ROOT, b"public").unwrap().ino;
             fs.rename(Ino::ROOT, b"file", public, b"file", RenameMode::Replace).unwrap();
@@ -303,6 +311,7 @@ fn opened_to_others() {
                 let fs = after_a_sync_of_another(|fs, f| {
                     fs.create(Ino::ROOT, b"public", &dir()).unwrap();
                     fs.write(f, 0, &vec![1; bytes], 0).unwrap();
+                    fs.setxattr(f, KEEPS_OUT, b"less", XattrMode::Any).unwrap();
                     fs.sync_all().unwrap();
                     empty(fs, f);
                     fs.write(f, 0, &vec![2; bytes], 0).unwrap();
@@ -316,7 +325,9 @@ fn opened_to_others() {
                 let is_there = moved.is_ok();
                 let f = moved.or_else(|_| fs.lookup(At::Live, Ino::ROOT, b"file")).unwrap();
                 let is_granted = is_there || f.mode & 0o7777 != 0o600 || f.uid == 77 || f.gid == 77;
-                let is_granted = is_granted || fs.getxattr(At::Live, f.ino, b"security.capability").is_ok();
+                let has = |name: &[u8]| fs.getxattr(At::Live, f.ino, name).is_ok();
+                let is_granted = is_granted || has(b"security.capability") || has(b"system.posix_acl_access");
+                let is_granted = is_granted || !has(KEEPS_OUT);
                 let secret = fs.read(At::Live, f.ino, 0, 1 << 20).unwrap() == vec![1; bytes];
                 assert!(is_granted, "{what}: it was synced");
                 assert!(!secret, "{what}, {bytes} bytes, closed {is_closed}: what was there before is shown");

@@ -71,7 +71,7 @@ impl<S: Subject> Run<S> {
     pub(super) fn setattr(&mut self, ino: u64, set: &SetAttr, start: usize, now: Time) -> Check {
         let got = self.fs()?.setattr(Ino(ino), set).map(drop);
         if set.size.is_none() {
-            let was = self.model()?.tree.inodes.get(&ino).map(|i| i.attr.clone());
+            let was = self.model()?.tree.inodes.get(&ino).map(|i| i.attr);
             let other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);
             let grants = was.is_some_and(|was| {
                 let more = set.mode.is_some_and(|mode| mode & !was.mode & 0o7777 != 0);
