@@ -117,7 +117,7 @@ pub const TRIALS: [Trial; 94] = [
     trial(Break::KernelTimesDropped, "P1", Hunt::PageCache),
     trial(Break::NoHold, "P3", Hunt::Scenario(Scenario::TruncateBesideFsync)),
     trial(Break::HoldNeverEnds, "P1", Hunt::Scenario(Scenario::TruncateBesideFsync)),
-    trial(Break::ClosedNotOwed, "P3", Hunt::Cuts(Profile::Savers)),
+    trial(Break::ClosedNotOwed, "P3", Hunt::Scenario(Scenario::SavedAgain)),
     trial(Break::GrantedAhead, "P2", Hunt::Cuts(Profile::Savers)),
     trial(Break::TimesAhead, "P2", Hunt::CachedCuts),
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),

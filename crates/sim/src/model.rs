@@ -80,6 +80,8 @@ struct Hold {
     base: u32,
     /// The stream was clean when it was truncated, so the rule applies for certain.
     sure: bool,
+    /// A commit of everything carries what there was before; else perhaps what was closed before that.
+    carries: bool,
 }
 
 /// Everything a file has been.
@@ -121,7 +123,7 @@ impl FileLog {
     fn covered(&self) -> u32 {
         match self.hold {
             None => self.current(),
-            Some(h) if h.sure => h.base.max(self.promised_state()),
+            Some(h) if h.sure && h.carries => h.base.max(self.promised_state()),
             Some(_) => self.promised_state(),
         }
     }
@@ -322,9 +324,9 @@ impl Model {
         if since_promised.iter().any(|s| s.content.size() > 0) {
             // A sync that was asked for while it was empty may have been laid out: then nothing is left to hold back.
             let has_content = log.states.get(base as usize).is_some_and(|s| s.content.size() > 0);
-            let kept = log.asked == Some(base) || log.whole == Some(base);
-            let sure = promised == base || kept && has_content;
-            log.hold = Some(Hold { since_nanos: now_nanos, again_nanos: now_nanos, base, sure });
+            let carries = promised == base || log.asked == Some(base) && has_content;
+            let sure = carries || log.whole == Some(base) && has_content;
+            log.hold = Some(Hold { since_nanos: now_nanos, again_nanos: now_nanos, base, sure, carries });
             // What waited already now waits together with the truncation.
             for s in log.states.iter_mut().skip(promised as usize + 1) {
                 s.ends_before = None;

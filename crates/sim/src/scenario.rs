@@ -14,6 +14,8 @@ use nenrin_format::Ino;
 pub enum Scenario {
     /// A file is emptied, written anew and closed, again and again, beside another file's loop of fsync.
     TruncateBesideFsync,
+    /// New files are emptied, written anew and closed several times before anything is committed, and again while it is.
+    SavedAgain,
     /// A new file is renamed over an old one while a program still writes to it.
     RenameNotClosed,
     /// The volume is filled until nothing fits, emptied, and filled again.
@@ -62,8 +64,9 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::TruncateBesideFsync,
+        Self::SavedAgain,
         Self::RenameNotClosed,
         Self::Fill,
         Self::ClockJumps,
@@ -90,6 +93,7 @@ impl Scenario {
     pub const fn name(self) -> &'static str {
         match self {
             Self::TruncateBesideFsync => "truncate-beside-fsync",
+            Self::SavedAgain => "saved-again",
             Self::RenameNotClosed => "rename-not-closed",
             Self::Fill => "fill",
             Self::ClockJumps => "clock-jumps",
@@ -139,6 +143,7 @@ impl Scenario {
         let mut s = Calls { run, id: 0 };
         match self {
             Self::TruncateBesideFsync => s.truncate_beside_fsync(),
+            Self::SavedAgain => s.saved_again(),
             Self::RenameNotClosed => s.rename_not_closed(),
             Self::Fill => s.fill(),
             Self::ClockJumps => s.clock_jumps(),
@@ -207,6 +212,27 @@ impl<S: Subject> Calls<'_, S> {
     }
     fn unlink(&mut self, name: &str) -> Result<(), String> {
         self.call(Op::Unlink { parent: ROOT, name: name.as_bytes().to_vec() })
+    }
+
+    fn saved_again(&mut self) -> Result<(), String> {
+        let other = self.create("other")?;
+        for round in 0..6 {
+            let saved = self.create(&format!("saved {round}"))?;
+            self.call(Op::Open { ino: saved })?;
+            for save in 0..3 {
+                self.empty(saved)?;
+                self.write(saved, 0, 3000 * save + 100 + round as usize)?;
+                self.call(Op::Flush { ino: saved })?;
+            }
+            self.empty(saved)?;
+            self.write(saved, 0, 200)?;
+            self.write(other, round * 4096, 100)?;
+            self.fsync(other)?;
+            self.pass(1_100_000_000)?;
+            self.write(saved, 100, 8000)?;
+            self.call(Op::Close { ino: saved })?;
+        }
+        self.pass(2_000_000_000)
     }
 
     fn truncate_beside_fsync(&mut self) -> Result<(), String> {

@@ -242,7 +242,9 @@ fn after_a_sync_of_another(work: impl Fn(&Fs, Ino)) -> Arc<Fs> {
 
 /// A file is saved by emptying it, again before the first save was committed: what was closed is kept as if it were committed.
 fn saved_twice() {
-    for bytes in SIZES {
+    // What is large is not: who syncs another file would wait for it.
+    for bytes in &SIZES[..2] {
+        let bytes = *bytes;
         for saves in 1..4u8 {
             let World { device, clock, fs, .. } = world(MountOptions::default());
             let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap().ino;
