@@ -263,6 +263,9 @@ fn show_mmp(mmp: &MmpData) -> String {
             let seconds = mmp.interval_ms.unwrap_or_default() / 1000;
             format!("other hosts are shown every {seconds} seconds that {node} has the volume")
         }
+        (false, true) if mmp.node.is_none() && mmp.last_beat.is_none() => {
+            "something that is no heartbeat lies in its place: who mounts it watches for some seconds whether that changes".into()
+        }
         (false, true) => format!("in use on {node}, or that did not end it: last seen {at}"),
         (false, false) => format!("off; {node} had it until {at}"),
     }

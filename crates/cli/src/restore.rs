@@ -512,7 +512,10 @@ impl Work<'_> {
                 known = end.min(from + COPY_BYTES);
                 match self.reading.read(source, from, known) {
                     Err(e) if self.salvages && Lack::of(&e) == Some(Lack::Unreadable) => {
-                        let (first, last) = self.reading.good(source, from, known).map_err(Failed::Source)?;
+                        let (first, last) = match self.reading.good(source, from, known, self.stop) {
+                            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Err(Failed::Stopped),
+                            good => good.map_err(Failed::Source)?,
+                        };
                         note_bad(&mut self.bad, from, first);
                         (from, to, known) = (first, first, last);
                         continue;

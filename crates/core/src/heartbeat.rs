@@ -395,7 +395,8 @@ fn claim(seen: &[Seen], mmp: &Mmp, clock: &Arc<dyn Clock>) -> Result<(Claim, Vec
         }
         claimed = there;
         // Who watches since then must see that this mount lives.
-        if !claim.write_to(&mut claimed, clock, looked_at) {
+        // Nor one whose beat took longer than a look is good for: it may lie on what another host has shown since.
+        if !claim.write_to(&mut claimed, clock, looked_at) && !claim.is_outdated(looked_at, clock) {
             return Ok((claim, claimed.into_iter().map(|(d, _)| d.clone()).collect()));
         }
     }

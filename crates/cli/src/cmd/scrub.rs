@@ -55,8 +55,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     })?;
     let path = given.first().map_or(Path::new("."), Path::new);
     let could_not = |f: Fail| f.with_code(super::check::COULD_NOT);
-    let target = Target::find(path).map_err(could_not)?;
+    // Before anything starts threads, which would take the signal.
     let ending = Ending::told("nothing was verified yet").at("signals").map_err(could_not)?;
+    let target = Target::find(path).map_err(could_not)?;
     let data = match target {
         Target::Owner(mut owner) => {
             let run = sys::random_number().at("/dev/urandom")?;

@@ -40,10 +40,13 @@ impl Reading {
     /// The first bytes from `begin`, which lies on a block, up to `end` that can be read: from, and up to; both `end` where none can.
     ///
     /// # Errors
-    /// As [`Reading::read`], but for what is damaged.
-    pub fn good(&mut self, source: &File, begin: u64, end: u64) -> io::Result<(u64, u64)> {
+    /// As [`Reading::read`], but for what is damaged; [`io::ErrorKind::Interrupted`] where somebody asks to stop.
+    pub fn good(&mut self, source: &File, begin: u64, end: u64, stop: &dyn Fn() -> bool) -> io::Result<(u64, u64)> {
         let (mut at, mut first) = (begin, None);
         while at < end {
+            if stop() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let next = end.min(at + ALIGNED_BYTES as u64);
             match self.read(source, at, next) {
                 Ok(()) => drop(first.get_or_insert(at)),
@@ -89,7 +92,7 @@ mod tests {
         for (begin, end) in [(0, (2 << 20) + 5), (1 << 20, (1 << 20) + 1), (4096, 8192), (0, 0)] {
             reading.read(&file, begin, end).unwrap();
         }
-        assert_eq!(reading.good(&file, 4096, (1 << 20) + 1).unwrap(), (4096, (1 << 20) + 1));
+        assert_eq!(reading.good(&file, 4096, (1 << 20) + 1, &|| false).unwrap(), (4096, (1 << 20) + 1));
         assert_eq!(reading.read(&file, 0, 3 << 20).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(sys::fcntl_getfl(&file).unwrap(), before);
     }

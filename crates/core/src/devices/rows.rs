@@ -290,6 +290,8 @@ impl State {
             *count -= 1;
             if *count == 0 {
                 self.held.remove(&segment);
+                // Who waits for a slot looks again.
+                self.changes += 1;
             }
         }
     }

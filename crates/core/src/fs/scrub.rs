@@ -404,7 +404,9 @@ impl Fs {
             let (first, blocks) = covered::place(extent);
             let is_right = || self.are_right(first, blocks, |bytes| covered::verify(extent, bytes).is_ok());
             let before = scrub.report.extents_damaged;
-            if !is_right() {
+            // A device may fail once: that is told of it, and is no damage.
+            let is_right_now = || self.storage.has_parity() && is_right();
+            if !is_right() && !is_right_now() {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
             // What is right nowhere stays as it is, too: the device may give it yet.

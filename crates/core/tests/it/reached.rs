@@ -242,6 +242,28 @@ fn who_wrote_a_beat_too_late_has_lost_that_device() {
     }
 }
 
+/// A machine sleeps while its beats are under way. They land when it wakes, and nobody has come.
+#[test]
+fn beats_that_land_late_where_nobody_came_cost_no_device() {
+    for (profile, count) in [(Profile::Single, 1), (Profile::Mirror, 2)] {
+        let w = World::new(profile, count);
+        let (a, paths) = host_a(&w);
+        put(&a, "before").unwrap();
+        w.clock.pass(BEAT_NANOS);
+        paths.iter().for_each(|p| p.is(Way::HangsWrites));
+        a.beat().unwrap();
+        w.clock.pass(MINUTE);
+        paths.iter().for_each(|p| p.is(Way::Open));
+        put(&a, "of a").unwrap();
+        w.clock.pass(BEAT_NANOS);
+        a.beat().unwrap();
+        assert!(a.health().iter().all(|d| d.standing == Standing::Active), "{profile:?}");
+        a.close().unwrap();
+        drop(a);
+        clean(&w);
+    }
+}
+
 /// A device that took no beat, or whose block cannot be read, is not claimed: it takes no part.
 fn what_cannot_be_claimed() {
     for is_read in [false, true] {
