@@ -4,6 +4,7 @@
 use crate::common::*;
 use crate::restore::{cut, restore, spoil};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// As cp: what is told to go to a directory goes into it, and nothing else there is touched.
@@ -78,6 +79,7 @@ fn what_a_restore_makes_on_its_way_is_seen_by_nobody() {
     let first = cut(&place);
     // As a restore does it, with checkpoints between its steps.
     fs::create_dir(mnt.join(".restoring-7")).unwrap();
+    fs::set_permissions(mnt.join(".restoring-7"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(mnt.join(".restoring-7/copy"), "f").unwrap();
     let second = cut(&place);
     fs::rename(mnt.join(".restoring-7/copy"), mnt.join("f")).unwrap();
@@ -173,7 +175,7 @@ fn a_path_that_is_too_long_keeps_nothing_else() {
     fs::write(place.path("mnt/tree/f"), "here").unwrap();
     let name = "n".repeat(200);
     // Longer than 4,095 bytes in all, made from within.
-    let deep = format!("for i in $(seq 20); do mkdir {name} && cd -P {name} || exit 1; done; echo x >end");
+    let deep = format!("for i in $(seq 24); do mkdir {name} && cd -P {name} || exit 1; done; echo x >end");
     shell(&deep, &place.path("mnt/tree/deep")).ok();
     nenrin(["snapshot", "create", &place.text("mnt"), "s"]).ok();
     fs::remove_dir_all(place.path("mnt/tree")).unwrap();

@@ -412,8 +412,8 @@ impl Fs {
             // What is right nowhere stays as it is, too: the device may give it yet.
             let is_lost = scrub.report.extents_damaged > before;
             let unlike = self.storage.rows_unlike(first, blocks);
-            let needs_row = is_lost || covered::needs_others(&self.storage, extent);
-            if !unlike.is_empty() && needs_row && !broken(Break::ParityOfRot) {
+            let needs_row = || is_lost || covered::needs_others(&self.storage, extent);
+            if !unlike.is_empty() && needs_row() && !broken(Break::ParityOfRot) {
                 scrub.rows_needed.extend(unlike);
             } else {
                 scrub.rows_unlike.extend(unlike);
