@@ -277,6 +277,8 @@ fn copies_in_a_tick_leave_the_times_to_the_kernel() {
         for n in 0..100 {
             let name = format!("{kind}-{n}");
             fs::write(mounted.join(&name), "old").unwrap();
+            // In the tick of what was closed before it would be told apart from that.
+            std::thread::sleep(std::time::Duration::from_millis(5));
             let file = File::create(mounted.join(&name)).unwrap();
             let emptied = times(file.metadata().unwrap());
             change(&file);
