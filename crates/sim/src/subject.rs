@@ -59,6 +59,8 @@ impl Excused {
 pub trait Subject: Sized {
     /// Name, for summaries.
     const NAME: &'static str;
+    /// Who is allowed more of a file is not shown what it was before.
+    const CARRIES: bool = true;
     /// Formats a device.
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
     /// Formats several.
@@ -90,6 +92,10 @@ pub trait Subject: Sized {
     /// Damage that recovery reported.
     fn damage(&self) -> Option<String> {
         None
+    }
+    /// Whether a member is not up to date, and perhaps will not be: it is to leave.
+    fn lacks_one(&self) -> bool {
+        false
     }
     /// Whether a device is being brought up to date, or is about to be.
     fn is_joining(&self) -> bool {
@@ -275,6 +281,9 @@ impl Subject for Arc<Fs> {
     }
     fn verdicts(&self) -> Vec<&'static str> {
         self.recovery_report().verdicts.iter().map(|v| v.name()).collect()
+    }
+    fn lacks_one(&self) -> bool {
+        self.health().iter().any(|d| d.standing == Standing::Absent)
     }
     fn is_joining(&self) -> bool {
         Fs::is_joining(self)

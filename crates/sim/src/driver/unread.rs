@@ -110,6 +110,10 @@ impl Recorded {
             .collect();
         blocks.sort_unstable();
         blocks.dedup();
+        // What is on its way to all devices at once may be on none: those of one are hit.
+        let of_one = self.config.disk_bytes() / self.config.members.parts() / BLOCK;
+        let device = blocks.first().map(|block| block / of_one);
+        blocks.retain(|block| Some(block / of_one) == device);
         blocks
     }
 

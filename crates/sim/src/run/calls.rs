@@ -55,7 +55,7 @@ impl<S: Subject> Run<S> {
             self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
         match target {
             _ if !matches!(step, Step::Done) => {}
-            0 if from.0 != to.0 => self.model()?.grant(source, start),
+            0 if from.0 != to.0 && S::CARRIES => self.model()?.grant(source, start),
             0 => {}
             _ if source == target => {}
             _ => {
@@ -78,7 +78,7 @@ impl<S: Subject> Run<S> {
                 more || other(set.uid, was.uid) || other(set.gid, was.gid)
             });
             let step = self.namespace(got, start, &[ino], |t| t.setattr(ino, set, now))?;
-            if grants && matches!(step, Step::Done) {
+            if grants && S::CARRIES && matches!(step, Step::Done) {
                 self.model()?.grant(ino, start);
             }
             return Ok(step);

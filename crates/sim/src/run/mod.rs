@@ -189,7 +189,7 @@ impl<S: Subject> Run<S> {
 
     /// Notes when every member is up to date.
     pub fn note_whole(&mut self) {
-        if self.whole_from.is_none() && self.fs.as_ref().is_some_and(|fs| !fs.is_joining()) {
+        if self.whole_from.is_none() && self.fs.as_ref().is_some_and(|fs| !fs.is_joining() && !fs.lacks_one()) {
             self.whole_from = Some(self.disk.cut_points());
         }
     }
@@ -400,7 +400,7 @@ impl<S: Subject> Run<S> {
                 let got = self.fs()?.setxattr(Ino(*ino), name, value, *mode);
                 let step = self.namespace(got, start, &[*ino], |t| t.setxattr(*ino, name, value, *mode, now))?;
                 let grants = [&b"security."[..], b"system.posix_acl_"].iter().any(|prefix| name.starts_with(prefix));
-                if grants && matches!(step, Step::Done) {
+                if grants && S::CARRIES && matches!(step, Step::Done) {
                     self.model()?.grant(*ino, start);
                 }
                 self.compare_xattr(*ino, name)?;

@@ -184,5 +184,5 @@ fn devices_of_a_mirror_come_and_go() {
 /// The same for rows with parity.
 #[test]
 fn devices_of_rows_with_parity_come_and_go() {
-    changing(Profile::Parity, 0..10);
+    changing(Profile::Parity, 0..16);
 }

@@ -47,13 +47,15 @@ fn a_repair_of_back_references_that_is_cut_finds_the_same_again() {
     assert!(cut(Damage::Shared, 48).distinct > 150);
 }
 
-/// Room is short: what a repair has taken that was cut behind its root is missing for the next.
+/// A leaf that the log changes is lost: the repair that is cut behind its root finds the same again.
 #[test]
-fn a_repair_that_is_cut_behind_its_root_needs_no_more_room() {
+fn a_repair_of_what_the_log_changes_that_is_cut_finds_the_same_again() {
     let life = Life::Repair(Damage::Behind);
     let mut tally = Tally::default();
-    life::carry_out(&life.config(468), None, &mut tally).unwrap_or_else(|e| panic!("{e}\n{}", e.detail));
-    assert!(tally.workloads == 1 && tally.distinct > 10, "{tally:?}");
+    for seed in 440..560 {
+        life::carry_out(&life.config(seed), None, &mut tally).unwrap_or_else(|e| panic!("{e}\n{}", e.detail));
+    }
+    assert!(tally.workloads > 0 && tally.distinct > 10, "{tally:?}");
 }
 
 /// The line that a failure of a repair prints means that repair, and the cut in it.
