@@ -440,6 +440,10 @@ pub enum Break {
     ForgottenCounts,
     /// History goes because it crowds out the cleaner while somebody sweeps what was let go before.
     SweepUnseen,
+    /// A beat that arrived late is taken for one that nobody came before.
+    LateBeatBelieved,
+    /// What a scrub found is forgotten with the mount.
+    ScrubForgotten,
     /// A device whose heartbeat cannot be read is not claimed, as if it were not there.
     UnreadBeatLeft,
     /// What was made in a directory that a gap in the log hides goes with it.

@@ -161,7 +161,6 @@ impl Fs {
         }
         self.settle_all(Pace::BesideSyncs(Who::Commits))?;
         self.owns_to_write()?;
-        let (tx, rx) = mpsc::channel();
         let mut inner = self.lock();
         inner.check_alive()?;
         if held {
@@ -169,6 +168,12 @@ impl Fs {
         }
         inner.join_all(held);
         inner.join_all_asked();
+        self.commit_open(inner)
+    }
+
+    /// Commits the open batch, and waits for that.
+    fn commit_open(&self, mut inner: Guard<'_>) -> Result<()> {
+        let (tx, rx) = mpsc::channel();
         inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
         self.see_to(inner, Stay::Briefly);
         self.answer(&rx)
@@ -187,10 +192,7 @@ impl Fs {
         if inner.batch.records.is_empty() && inner.batch.files.is_empty() {
             return Ok(());
         }
-        let (tx, rx) = mpsc::channel();
-        inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
-        self.see_to(inner, Stay::Briefly);
-        self.answer(&rx)
+        self.commit_open(inner)
     }
 
     /// Most pages that travel in the chain with one commit.

@@ -29,8 +29,9 @@ const ITEMS_IN_NEW_NODE: u64 = 64;
 /// Bytes of records that wait for a commit, from which on who adds some waits for it: attributes of 64 KiB, set without end, would else
 /// take all memory, and one commit more than recovery may have to read.
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// Chain bytes since the last root from which on such a one waits for an index checkpoint, too.
-const WINDOW_BYTES_LONG: u64 = 48 << 20;
+/// Chain bytes since the last root from which on such a one waits for an index checkpoint, too: with what is under way and what waits they
+/// stay below the 64 MiB that recovery may read.
+const WINDOW_BYTES_LONG: u64 = (64 << 20) - 2 * BATCH_BYTES_MAX as u64;
 
 /// What a commit would make dirty, as it was last counted.
 #[derive(Default)]

@@ -30,8 +30,8 @@ fn content(fs: &Fs, name: &[u8], bytes: usize) -> Option<nenrin_core::Result<Vec
     Some(fs.read(At::Live, ino, 0, bytes + 1))
 }
 
-/// One of them fails to flush a sync of so many bytes, or all do. Whether the next mount showed what was not synced.
-fn shows_what_was_not_flushed((profile, count): (Profile, usize), bytes: usize, kept: u64, all: bool) -> bool {
+/// A volume on so many devices, and a file in it to which so many bytes were written that wait.
+fn written((profile, count): (Profile, usize), bytes: usize) -> (Vec<Arc<CrashDisk>>, Arc<Fs>, Ino) {
     let disks: Vec<_> = (0..count).map(|_| Arc::new(CrashDisk::new(32 << 20))).collect();
     let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
     mkfs_on(&devices(&disks), &clock, &MkfsOptions { profile, ..MkfsOptions::default() }).unwrap();
@@ -39,6 +39,12 @@ fn shows_what_was_not_flushed((profile, count): (Profile, usize), bytes: usize, 
     let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
     fs.fsync_wait(ino).unwrap();
     assert_eq!(fs.write(ino, 0, &vec![7; bytes], 0).unwrap(), bytes);
+    (disks, fs, ino)
+}
+
+/// One of them fails to flush a sync of so many bytes, or all do. Whether the next mount showed what was not synced.
+fn shows_what_was_not_flushed((profile, count): (Profile, usize), bytes: usize, kept: u64, all: bool) -> bool {
+    let (disks, fs, ino) = written((profile, count), bytes);
     let failing = if all { &disks[..] } else { &disks[count - 1..] };
     failing.iter().for_each(|d| d.fail_next_flush(CrashChoice::from_seed(kept)));
     let synced = fs.fsync_wait(ino).is_ok();
@@ -121,13 +127,7 @@ fn a_mount_writes_anew_what_is_not_proven() {
 /// A member that was left out since it failed to flush a sync of so many bytes comes back, in a host that still shows these.
 /// Whether it was left out.
 fn comes_back((profile, count): (Profile, usize), bytes: usize, kept: u64) -> bool {
-    let disks: Vec<_> = (0..count).map(|_| Arc::new(CrashDisk::new(32 << 20))).collect();
-    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
-    mkfs_on(&devices(&disks), &clock, &MkfsOptions { profile, ..MkfsOptions::default() }).unwrap();
-    let fs = open(&devices(&disks));
-    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
-    fs.fsync_wait(ino).unwrap();
-    assert_eq!(fs.write(ino, 0, &vec![7; bytes], 0).unwrap(), bytes);
+    let (disks, fs, ino) = written((profile, count), bytes);
     disks[count - 1].fail_next_flush(CrashChoice::from_seed(kept));
     fs.fsync_wait(ino).unwrap();
     if fs.health()[count - 1].standing == Standing::Active {

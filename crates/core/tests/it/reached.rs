@@ -213,8 +213,7 @@ fn a_lease_of_a_device_that_others_renew_is_noticed() {
 }
 
 /// A beat is under way for long, and lands on what another host has shown since.
-#[test]
-fn who_wrote_a_beat_too_late_has_lost_that_device() {
+fn beat_on_what_another_has() {
     let w = World::new(Profile::Mirror, 2);
     let (a, paths) = host_a(&w);
     put(&a, "before").unwrap();
@@ -227,7 +226,7 @@ fn who_wrote_a_beat_too_late_has_lost_that_device() {
     w.clock.pass(BEAT_NANOS);
     a.beat().unwrap();
     assert!(matches!(look(w.devices[1].as_ref()).unwrap(), Said::InUse(b) if b.node == b"a"), "it has landed");
-    assert_eq!(a.health()[1].standing, Standing::Absent);
+    assert_eq!(a.health()[1].standing, Standing::Absent, "it goes on with what another has");
     put(&a, "of a").unwrap();
     w.clock.pass(BEAT_NANOS);
     assert!(b.beat().unwrap_err().to_string().contains("in use on host a, too"));
@@ -240,6 +239,18 @@ fn who_wrote_a_beat_too_late_has_lost_that_device() {
         assert_eq!(names(&c), expected);
         c.close().unwrap();
     }
+}
+
+#[test]
+fn who_wrote_a_beat_too_late_has_lost_that_device() {
+    beat_on_what_another_has();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "it goes on with what another has")]
+fn a_late_beat_that_is_believed_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LateBeatBelieved, beat_on_what_another_has);
 }
 
 /// A machine sleeps while its beats are under way. They land when it wakes, and nobody has come.

@@ -111,6 +111,17 @@ fn damaged_slots_and_roots_are_written_anew() {
 /// present and in the past.
 #[test]
 fn damaged_content_is_told_by_path_and_offset() {
+    damage_is_told();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what the scrub found")]
+fn a_scrub_whose_result_is_forgotten_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::ScrubForgotten, damage_is_told);
+}
+
+fn damage_is_told() {
     let (w, ino) = volume();
     let fs = w.open();
     let bytes = w.device.inner().snapshot();
@@ -134,7 +145,7 @@ fn damaged_content_is_told_by_path_and_offset() {
     drop(fs);
     let fs = w.open();
     let left = |fs: &Fs| fs.superblock().scrubbed.map(|s| (s.content, s.nodes, s.copies));
-    assert_eq!(left(&fs), Some((2, 0, 0)));
+    assert_eq!(left(&fs), Some((2, 0, 0)), "what the scrub found");
     fs.close().unwrap();
     drop(fs);
     let device: Arc<dyn BlockDevice> = w.device.clone();
