@@ -442,6 +442,8 @@ pub enum Break {
     SweepUnseen,
     /// A beat that arrived late is taken for one that nobody came before.
     LateBeatBelieved,
+    /// Scrubbing writes what it makes up of the rest of a row over content that is right nowhere.
+    LostWrittenOver,
     /// What a scrub found is forgotten with the mount.
     ScrubForgotten,
     /// A device whose heartbeat cannot be read is not claimed, as if it were not there.

@@ -413,7 +413,7 @@ impl Fs {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
             // What is right nowhere stays as it is, too: the device may give it yet.
-            let is_lost = scrub.report.extents_damaged > before;
+            let is_lost = scrub.report.extents_damaged > before && !broken(Break::LostWrittenOver);
             let unlike = self.storage.rows_unlike(first, blocks);
             let needs_row = || is_lost || covered::needs_others(&self.storage, extent);
             if !unlike.is_empty() && needs_row() && !broken(Break::ParityOfRot) {

@@ -504,6 +504,40 @@ fn bad_sectors_are_scrubbed(bad: usize) {
     }
 }
 
+/// A device does not give some blocks of content, and another gives wrong bytes beside them: these are right nowhere. Later both are well.
+fn lost_and_given_later() {
+    let (w, fs) = reopened();
+    let all = content(1, LARGE);
+    let blocks: Vec<&[u8]> = all.chunks_exact(4096).collect();
+    let lies = |block: u64| w.members[0].read(block * 4096, 4096).unwrap();
+    let bad: Vec<u64> = in_rows(24).filter(|b| blocks.contains(&&lies(*b)[..])).step_by(97).take(4).collect();
+    let before: Vec<AlignedBuf> = bad.iter().map(|b| lies(*b)).collect();
+    assert!(!bad.is_empty());
+    for at in bad.iter().map(|b| b * 4096) {
+        w.faults[0].inject(Fault::BadUntilWritten { at });
+        w.faults[1].inject(Fault::FlipReads { range: at..at + 4096, mask: 1 });
+    }
+    let r = scrub(&fs);
+    assert!(r.extents_damaged > 0 && r.has_losses(), "{r:?}");
+    w.faults[..2].iter().for_each(nenrin_device::Faults::clear);
+    let after: Vec<AlignedBuf> = bad.iter().map(|b| lies(*b)).collect();
+    assert!(before.iter().zip(&after).all(|(b, a)| b[..] == a[..]), "what is right nowhere was written over");
+    is_whole(&fs);
+    fs.close().unwrap();
+}
+
+#[test]
+fn scrubbing_leaves_what_is_right_nowhere() {
+    lost_and_given_later();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what is right nowhere was written over")]
+fn what_is_right_nowhere_and_written_over_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LostWrittenOver, lost_and_given_later);
+}
+
 #[test]
 fn scrubbing_writes_anew_what_a_device_does_not_give() {
     (0..3).for_each(bad_sectors_are_scrubbed);
