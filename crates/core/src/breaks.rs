@@ -568,6 +568,8 @@ pub enum Break {
     ShedReaped,
     /// Counting what snapshots keep ends at what cannot be read.
     CountStops,
+    /// A state that shows a file that is gone counts as the last of it, also where nothing is known of it there.
+    LastSeenUnknown,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
     LandmarksStop,
 }

@@ -6,6 +6,9 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// As much of [`pool`] may be in use before a buffer that is mostly empty is copied.
+const LOOSE_BYTES_MAX: usize = 64 << 20;
+
 /// Bytes on the heap, aligned to 4096, of a length that never grows.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
@@ -77,6 +80,15 @@ impl AlignedBuf {
     /// Leaves the first `len` bytes, where there are more.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+    }
+    /// The same bytes, in memory of their size where they would keep at least twice as much and much is in use already: what waits for a
+    /// slow device is counted by its bytes.
+    #[must_use]
+    pub fn fitted(self) -> Self {
+        if self.room < 2 * self.len || pool::bytes_used() <= LOOSE_BYTES_MAX {
+            return self;
+        }
+        Self::gathered(self.len, std::iter::once(&self[..]))
     }
     /// A copy of `bytes`, padded with zeros to whole blocks.
     #[must_use]
@@ -203,6 +215,22 @@ mod tests {
             want.resize(len, 0);
             assert!(filling.finish()[..] == want[..], "{len}");
         }
+    }
+
+    #[test]
+    fn much_that_waits_keeps_no_more_memory_than_it_has_bytes() {
+        const LEN: usize = 128 << 10;
+        let received = |n: u8| {
+            let mut buf = AlignedBuf::unset(1 << 20);
+            buf[..LEN].fill(n);
+            buf.truncate(LEN);
+            buf.fitted()
+        };
+        let waiting: Vec<_> = (0..200).map(received).collect();
+        assert!((0..200).all(|n| waiting[usize::from(n)].iter().all(|b| *b == n)));
+        let room: usize = waiting.iter().map(|buf| buf.room).sum();
+        assert!(room <= LOOSE_BYTES_MAX + 200 * LEN, "{room}");
+        assert_eq!(AlignedBuf::unset(1 << 20).fitted().room, 1 << 20);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Size and alignment of what is taken from the system: one huge page.
 const SLAB_BYTES: usize = 2 << 20;
@@ -35,16 +36,25 @@ pub(crate) const fn takes(len: usize) -> bool {
 /// `None` when the system has none. Give it back with [`give`].
 pub(crate) fn take(len: usize) -> Option<NonNull<u8>> {
     debug_assert!(takes(len));
-    lock(&POOL).get_or_insert_with(Pool::default).take(class_of(len)).map(|piece| piece.0)
+    let piece = lock(&POOL).get_or_insert_with(Pool::default).take(class_of(len))?;
+    USED.fetch_add(class_bytes(class_of(len)), Ordering::Relaxed);
+    Some(piece.0)
 }
 
 /// Gives back what [`take`] gave for the same length.
 pub(crate) fn give(memory: NonNull<u8>, len: usize) {
+    USED.fetch_sub(class_bytes(class_of(len)), Ordering::Relaxed);
     if let Some(pool) = &mut *lock(&POOL) {
         pool.give(Piece(memory), class_of(len));
     }
 }
 
+/// Bytes that are handed out.
+pub(crate) fn bytes_used() -> usize {
+    USED.load(Ordering::Relaxed)
+}
+
+static USED: AtomicUsize = AtomicUsize::new(0);
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
 
 const fn class_of(len: usize) -> usize {

@@ -130,6 +130,10 @@ struct OpenFile {
     mapping: u32,
     /// Who opened it last.
     writer: u32,
+    /// The number of the handle that was opened last.
+    last: u64,
+    /// Through which handle the file was created or emptied since: whose content it is that is being written.
+    streams: Option<u64>,
     /// The epoch in which the file was seen to carry no privileges, plus one.
     unprivileged_in: u64,
 }
@@ -147,24 +151,39 @@ impl OpenFiles {
     pub fn new() -> Self {
         Self(Sharded::new())
     }
-    /// One more handle, for this user; `maps`: the file may be mapped through it and written to.
-    pub fn open(&self, ino: u64, writer: u32, maps: bool) {
+    /// One more handle, for this user; `maps`: the file may be mapped through it and written to. Its number, which no other that is
+    /// open has.
+    pub fn open(&self, ino: u64, writer: u32, maps: bool) -> u64 {
         let mut shard = self.0.shard(ino);
         let file = shard.entry(ino).or_default();
         file.writer = writer;
+        file.last += 1;
         file.handles = file.handles.saturating_add(1);
         file.mapping = file.mapping.saturating_add(u32::from(maps));
+        file.last
     }
-    /// One handle less, of the same kind.
-    pub fn close(&self, ino: u64, maps: bool) {
+    /// The file was created or emptied through this handle; where the kernel does not say through which, that is the one opened last.
+    pub fn emptied(&self, ino: u64, through: Option<u64>) {
+        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+            file.streams = Some(through.unwrap_or(file.last));
+        }
+    }
+    /// This handle less, of the same kind. Whether what was written is complete now: not while the one is open through which the file
+    /// was emptied.
+    pub fn close(&self, ino: u64, number: u64, maps: bool) -> bool {
         let mut shard = self.0.shard(ino);
-        let Entry::Occupied(mut entry) = shard.entry(ino) else { return };
+        let Entry::Occupied(mut entry) = shard.entry(ino) else { return true };
         let file = entry.get_mut();
+        if file.streams == Some(number) {
+            file.streams = None;
+        }
+        let is_complete = file.streams.is_none() || file.handles <= 1;
         file.handles = file.handles.saturating_sub(1);
         file.mapping = file.mapping.saturating_sub(u32::from(maps));
         if file.handles == 0 {
             entry.remove();
         }
+        is_complete
     }
     /// Whether the kernel may have content of the file that it has not sent: what a mapping changed, which keeps its handle open, or
     /// under writeback also what was written.
@@ -234,20 +253,39 @@ mod tests {
     #[test]
     fn privileges_are_looked_at_once_in_an_epoch() {
         let files = OpenFiles::new();
-        files.open(7, 1000, false);
+        let first = files.open(7, 1000, false);
         assert_eq!(files.writer(7), Some(1000));
         assert!(!files.is_unprivileged(7, 0));
         files.set_unprivileged(7, 0);
         assert!(files.is_unprivileged(7, 0));
         assert!(!files.is_unprivileged(7, 1));
-        files.open(7, 1001, true);
-        files.close(7, true);
+        let second = files.open(7, 1001, true);
+        files.close(7, second, true);
         assert!(files.is_unprivileged(7, 0));
-        files.close(7, false);
-        files.close(7, false);
+        files.close(7, first, false);
+        files.close(7, first, false);
         files.set_unprivileged(7, 0);
         assert!(!files.is_unprivileged(7, 0));
         assert_eq!(files.writer(7), None);
+    }
+
+    #[test]
+    fn what_is_emptied_is_complete_with_its_own_handle() {
+        let files = OpenFiles::new();
+        let [a, b, c] = [1, 2, 3].map(|uid| files.open(7, uid, false));
+        assert!(a != b && b != c);
+        files.emptied(7, None);
+        assert!(!files.close(7, a, false), "the one opened last emptied it");
+        files.emptied(7, Some(b));
+        assert!(!files.close(7, c, false));
+        let d = files.open(7, 4, false);
+        assert!(files.close(7, b, false));
+        let e = files.open(7, 5, false);
+        assert!(files.close(7, e, false), "nothing was emptied since");
+        files.emptied(7, Some(a));
+        assert!(files.close(7, d, false), "nobody is left who writes");
+        files.emptied(7, None);
+        assert!(files.close(7, d, false));
     }
 
     /// A mapping that changes a file needs a handle that reads and writes.
@@ -259,14 +297,14 @@ mod tests {
             assert!((5..9).all(|ino| all.contains(&ino) == files.may_wait(ino, writeback)));
             all.len()
         };
-        files.open(7, 0, false);
-        files.open(8, 0, true);
-        files.open(8, 0, false);
+        let number = files.open(7, 0, false);
+        let maps = files.open(8, 0, true);
+        let writes = files.open(8, 0, false);
         assert_eq!((waiting(false), waiting(true)), (1, 2));
-        files.close(8, true);
+        files.close(8, maps, true);
         assert_eq!((waiting(false), waiting(true)), (0, 2));
-        files.close(8, false);
-        files.close(7, false);
+        files.close(8, writes, false);
+        files.close(7, number, false);
         assert_eq!((waiting(false), waiting(true)), (0, 0));
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn may_set(caller: &Caller, attr: &Attr, change: &Setattr) -> Result<
         return refuse;
     }
     let times_now = !change.times_given && (set.atime.is_some() || set.mtime.is_some());
-    let write = set.size.is_some() && !change.by_handle || times_now && !owns && !change.by_handle;
+    let write = set.size.is_some() && change.handle.is_none() || times_now && !owns && change.handle.is_none();
     let gid = set.gid.unwrap_or(attr.gid);
     let clear_setgid = set.mode.is_some_and(|mode| mode & 0o2000 != 0) && !root && !caller.is_member(gid);
     Ok(StillNeeded { write, clear_setgid })
@@ -141,7 +141,7 @@ mod tests {
         }
     }
     fn change(set: SetAttr, times_given: bool) -> Setattr {
-        Setattr { set, by_handle: false, times_given }
+        Setattr { set, handle: None, times_given }
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         assert!(may_set(&ME, &other, &change(given, true)).is_err());
         // As the kernel says them under writeback.
         assert!(may_set(&ME, &other, &change(given, false)).unwrap().write);
-        let flushed = Setattr { by_handle: true, ..change(given, false) };
+        let flushed = Setattr { handle: Some(1), ..change(given, false) };
         assert_eq!(may_set(&ME, &other, &flushed), Ok(StillNeeded { write: false, clear_setgid: false }));
     }
 

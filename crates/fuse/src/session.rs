@@ -9,7 +9,7 @@
 
 use crate::crew::Crew;
 use crate::device::FuseDevice;
-use crate::dispatch::{Behaviour, Server, Syncs};
+use crate::dispatch::{Behaviour, PAST_VALID, Server};
 use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
 use crate::mount::{self, Mount, MountError, MountOptions, Seat};
 use crate::notify::Notifier;
@@ -234,7 +234,9 @@ impl Session {
         let read_only = mount_options.read_only;
         let access_times = !read_only && !mount_options.noatime;
         let past = options.past.0.clone().filter(|_| at == At::Live);
-        let behaviour = Behaviour { at, read_only, access_times, own_check, valid: options.valid, past };
+        // What is forgotten is gone from all states, and nobody tells the kernel of a mount of one.
+        let valid = if at == At::Live { options.valid } else { options.valid.min(PAST_VALID) };
+        let behaviour = Behaviour { at, read_only, access_times, own_check, valid, past };
         let ticks = at == At::Live && !options.tick.is_zero();
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());
@@ -281,6 +283,7 @@ impl Session {
             seat: self.mount.seat(),
             ended: &self.ended,
             crew: &crew,
+            changing_max: self.threads_max.saturating_sub(FREE_THREADS).max(1),
             failed: Mutex::default(),
         };
         let (hands, stop) = (&hands, StopFlag::default());
@@ -319,6 +322,9 @@ fn spawn<'scope, T: Send + 'scope>(
     thread::Builder::new().name(name.into()).spawn_scoped(scope, body)
 }
 
+/// So many threads serve what waits for the device alone, however much waits for room.
+const FREE_THREADS: usize = 2;
+
 /// What the serving threads share.
 struct Hands<'a> {
     server: &'a Arc<Server>,
@@ -326,6 +332,8 @@ struct Hands<'a> {
     seat: &'a Seat,
     ended: &'a AtomicBool,
     crew: &'a Crew,
+    /// So many may wait for room at once.
+    changing_max: usize,
     /// The first error with which one of them ended early.
     failed: Mutex<Option<io::Error>>,
 }
@@ -350,7 +358,7 @@ impl Hands<'_> {
                     self.call_another(scope);
                     // The panic hook has said what happened; the reply that was dropped on
                     // the way out has answered.
-                    let _ = catch_unwind(AssertUnwindSafe(|| self.server.handle(request, sink, &Syncs::Led)));
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.server.handle_or_leave(request, sink, self.changing_max)));
                 }
                 Ok(None) => {
                     self.ended.store(true, Ordering::Release);

@@ -92,12 +92,28 @@ impl RequestBuffer {
             _ => &[],
         }
     }
+    /// The request, out of this buffer.
+    pub fn take(&mut self) -> Self {
+        let mut rest = self.rest.take();
+        if let Some(rest) = &mut rest {
+            rest.truncate(self.bytes.saturating_sub(WRITE_PREFIX_BYTES));
+        }
+        let taken = Self {
+            front: self.front,
+            rest: rest.map(AlignedBuf::fitted),
+            rest_bytes_max: self.rest_bytes_max,
+            joined: std::mem::take(&mut self.joined),
+            bytes: self.bytes,
+        };
+        self.bytes = 0;
+        taken
+    }
     /// The first `bytes` bytes of the data, out of this buffer.
     pub fn take_data(&mut self, bytes: usize) -> Option<AlignedBuf> {
         let mut data = self.rest.take_if(|rest| self.joined.is_empty() && bytes <= rest.len())?;
         self.bytes = self.bytes.min(WRITE_PREFIX_BYTES);
         data.truncate(bytes);
-        Some(data)
+        Some(data.fitted())
     }
 }
 

@@ -16,8 +16,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 fn nothing(_: &mut MountOptions, _: &mut SessionOptions) {}
 
@@ -291,27 +293,39 @@ fn nothing_stays_in_use() {
     wait(1);
 }
 
-/// A volume whose reads panic.
-struct Panics(Toy);
+/// A volume of which some calls do something else first.
+struct Special {
+    toy: Toy,
+    before_read: fn(),
+    before_write: Box<dyn Fn() + Send + Sync>,
+    /// Answers to syncs get lost on the way.
+    loses_syncs: bool,
+}
 
 macro_rules! pass_on {
     ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
-        $(fn $name(&self, $($arg: $ty),*) $(-> $ret)? { self.0.$name($($arg),*) })*
+        $(fn $name(&self, $($arg: $ty),*) $(-> $ret)? { self.toy.$name($($arg),*) })*
     };
 }
 
-mod panics {
-    use super::{Panics, Volume};
+mod special {
+    use super::{Special, Volume};
     use nenrin_core::*;
     use nenrin_format::{Cno, Ino};
 
-    impl Volume for Panics {
-        fn read(&self, _: At, _: Ino, _: u64, _: usize) -> Result<nenrin_core::ReadBytes> {
-            panic!("this panic is part of the test")
+    impl Volume for Special {
+        fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<nenrin_core::ReadBytes> {
+            (self.before_read)();
+            self.toy.read(at, ino, offset, bytes)
         }
-        fn fsync(&self, _: Ino, done: Done) {
-            // An answer that gets lost on the way.
-            drop(done);
+        fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
+            (self.before_write)();
+            self.toy.accept(ino, offset, data, writer)
+        }
+        fn fsync(&self, ino: Ino, done: Done) {
+            if !self.loses_syncs {
+                self.toy.fsync(ino, done);
+            }
         }
         pass_on! {
             lookup(at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
@@ -333,7 +347,6 @@ mod panics {
             removexattr(ino: Ino, name: &[u8]) -> Result<()>;
             retain(ino: Ino);
             release(ino: Ino);
-            accept(ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted>;
             allocate(writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
             copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, writer: Writer) -> Result<u64>;
             hold_checkpoint(cno: Cno) -> Result<()>;
@@ -350,7 +363,12 @@ mod panics {
 
 #[test]
 fn a_volume_that_panics_is_answered_for() {
-    let volume = Arc::new(Panics(Toy::new()));
+    let volume = Arc::new(Special {
+        toy: Toy::new(),
+        before_read: || panic!("this panic is part of the test"),
+        before_write: Box::new(|| ()),
+        loses_syncs: true,
+    });
     let Some(m) = mount(volume, At::Live, nothing) else { return };
     fs::write(m.join("f"), b"x").unwrap();
     let file = raw::open(&m.join("f"), libc::O_RDWR | libc::O_DIRECT, 0).unwrap();
@@ -359,6 +377,45 @@ fn a_volume_that_panics_is_answered_for() {
     }
     assert_eq!(errno(file.sync_all()), libc::EIO);
     assert_eq!(fs::metadata(m.join("f")).unwrap().len(), 1);
+}
+
+/// However many wait for room in memory or on the device: names are looked up.
+#[test]
+fn many_who_wait_to_write_hold_up_nobody_who_does_not() {
+    if common::way() != nenrin_fuse::Way::Classic {
+        return; // Over io_uring as many may wait as there are entries.
+    }
+    const THREADS: usize = 4;
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let waits = gate.clone();
+    let before_write = move || drop(waits.1.wait_while(waits.0.lock().unwrap(), |open| !*open));
+    let volume = Arc::new(Special {
+        toy: Toy::new(),
+        before_read: || (),
+        before_write: Box::new(before_write),
+        loses_syncs: false,
+    });
+    let few = |_: &mut MountOptions, s: &mut SessionOptions| (s.threads, s.threads_max) = (2, THREADS);
+    let Some(m) = mount(volume, At::Live, few) else { return };
+    let files: Vec<_> = (0..12).map(|n| fs::File::create(m.join(&format!("f{n}"))).unwrap()).collect();
+    let (told, looked_up) = mpsc::channel();
+    let answered = thread::scope(|scope| {
+        files.iter().for_each(|file| _ = scope.spawn(|| file.write_at(&[1; 8192], 0).unwrap()));
+        let writes = || m.counts().into_iter().find(|(name, _)| *name == "Write").map_or(0, |(_, n)| n);
+        while writes() < THREADS as u64 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let path = m.join("nobody asked for it yet");
+        // Not awaited if it never is answered.
+        thread::spawn(move || told.send(fs::metadata(path).is_err()));
+        let answered = looked_up.recv_timeout(Duration::from_secs(20));
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        answered
+    });
+    assert_eq!(answered, Ok(true), "a name is looked up while many wait to write");
+    drop(files);
+    assert_eq!(fs::read(m.join("f11")).unwrap(), [1; 8192]);
 }
 
 /// Tests that need another process run this one again, with this variable.

@@ -219,6 +219,39 @@ fn what_is_emptied_by_its_name_is_not_held_back() {
     fs.close().unwrap();
 }
 
+/// P3: who closes another handle does not end what is still being written.
+#[test]
+fn what_is_being_written_is_held_until_its_own_handle_is_closed() {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, |_, _| ()) else { return };
+    let path = mounted.join("file");
+    fs::write(&path, b"old").unwrap();
+    fs.sync_all().unwrap();
+    let before = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let open = File::create(&path).unwrap();
+    open.write_all_at(b"ne", 0).unwrap();
+    // As touch(1) does, and who took a lock.
+    drop(fs::OpenOptions::new().write(true).open(&path).unwrap());
+    drop(before);
+    mounted.settle();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    // Through this handle it is emptied once more, and not by its end.
+    let other = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    open.set_len(0).unwrap();
+    drop(other);
+    mounted.settle();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    open.write_all_at(b"new", 0).unwrap();
+    let still = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    drop(open);
+    mounted.settle();
+    assert_eq!(now_in_the_past(&fs, "file"), b"new", "complete, though somebody has it open");
+    drop(still);
+    mounted.end();
+    fs.close().unwrap();
+}
+
 /// Under writeback the kernel has the times. What it sends of them is not all: a second write in the same tick of its clock
 /// changes none.
 #[test]

@@ -252,3 +252,24 @@ fn what_a_renamed_directory_has_got_since_is_told() {
     place.umount().ok();
     assert_eq!(leaks(&place.path("image"), "").0, 0);
 }
+
+/// Nor is it shown by a mount of a state, whose names and attributes the kernel was told before.
+#[test]
+fn a_mount_of_the_past_shows_it_no_more() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let secret = place.path("mnt/secret");
+    fs::write(&secret, "secret").unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "one"]).ok();
+    let past = place.sub("past");
+    nenrin(["mount", "-o", "at=one", &place.image(), &past]).ok();
+    let then = Path::new(&past).join("secret");
+    assert_eq!(fs::read_to_string(&then).unwrap(), "secret");
+    fs::remove_file(&secret).unwrap();
+    nenrin(["forget", "--yes", secret.to_str().unwrap()]).ok();
+    wait_until("the past has forgotten it", || fs::read_to_string(&then).is_err());
+    nenrin(["umount", &past]).ok();
+}

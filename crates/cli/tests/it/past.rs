@@ -203,6 +203,37 @@ fn permissions_are_those_of_then_and_now() {
     }
 }
 
+/// Where device nodes count, a state of the past opens none: what is behind them is of today.
+#[test]
+fn no_device_is_opened_through_the_past() {
+    if !can_mount() || !is_root() || !has("setpriv") {
+        return;
+    }
+    let place = Place::with_volume();
+    fs::set_permissions(place.dir(), Permissions::from_mode(0o755)).unwrap();
+    place.mount("checkpoint=0,allow_other,dev").ok();
+    let mnt = place.path("mnt");
+    fs::set_permissions(&mnt, Permissions::from_mode(0o755)).unwrap();
+    let node = mnt.join("null");
+    run("mknod", &["-m", "666", node.to_str().unwrap(), "c", "1", "3"]).ok();
+    let opens = |path: &Path, way: &str| {
+        let script = format!(": {way} {}", path.display());
+        let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", &script];
+        std::process::Command::new("setpriv").args(nobody).output().unwrap().status.success()
+    };
+    assert!(opens(&node, ">") && opens(&node, "<"));
+    let cno = cut(&place).to_string();
+    let then = mnt.join(".nenrin/at").join(&cno).join("null");
+    fs::set_permissions(&node, Permissions::from_mode(0o600)).unwrap();
+    assert!(!opens(&node, ">") && !opens(&then, ">") && !opens(&then, "<"));
+    fs::set_permissions(&node, Permissions::from_mode(0o666)).unwrap();
+    fs::remove_file(&node).unwrap();
+    assert!(!opens(&then, ">") && !opens(&then, "<"));
+    // It comes back as it was.
+    nenrin(["restore", node.to_str().unwrap(), "--at", &cno]).ok();
+    assert_eq!(fs::metadata(&node).unwrap().mode(), libc::S_IFCHR | 0o666);
+}
+
 #[test]
 fn what_is_looked_into_is_held_and_let_go() {
     if !can_mount() {

@@ -418,7 +418,7 @@ impl Inner {
 }
 
 impl Fs {
-    /// The newest kept checkpoint or landmark that shows an inode.
+    /// The newest kept checkpoint or landmark that shows an inode, and in which it is known what it was.
     ///
     /// # Errors
     /// Damage.
@@ -426,11 +426,17 @@ impl Fs {
         let inner = self.lock();
         let key = Key::new(ino, Kind::Inode, 0, 0);
         let versions = inner.state.versions(&key, &key)?;
-        let seen = |v: &crate::state::Version| {
-            let shown = inner.state.shown_by(&v.span).map(|(_, last)| last);
-            shown.max(inner.state.landmarks.newest(ino, v.span.from, v.span.to.unwrap_or(Cno::NEVER)))
-        };
-        Ok(versions.iter().filter_map(seen).max())
+        let mut newest = None;
+        for v in &versions {
+            let inode = Inode::decode(&v.value).map_err(|why| bad_item(&key, why))?;
+            // As who reads it is told: what is not kept is not known from the moment on in which nothing keeps it.
+            let is_let_go = v.span.to.is_some_and(|death| !inner.state.is_known(ino, &inode, death));
+            let is_known = !(is_let_go && inode.history_is_inherited()) || broken(Break::LastSeenUnknown);
+            let shown = inner.state.shown_by(&v.span).map(|(_, last)| last).filter(|_| is_known);
+            let landmark = inner.state.landmarks.newest(ino, v.span.from, v.span.to.unwrap_or(Cno::NEVER));
+            newest = newest.max(shown.max(landmark));
+        }
+        Ok(newest)
     }
 }
 

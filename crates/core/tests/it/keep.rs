@@ -5,7 +5,7 @@ use crate::common::{World, dir, file};
 use nenrin_core::format::items::{HISTORY_XATTR, Keep};
 use nenrin_core::format::{Cno, Ino};
 use nenrin_core::{
-    At, CheckOptions, Error, FileKind, Fs, MountOptions, NewInode, RenameMode, Writer, XattrMode, check,
+    At, CheckOptions, Error, FileKind, Fs, MountOptions, NewInode, RenameMode, SetAttr, Writer, XattrMode, check,
 };
 use nenrin_device::{BlockDevice, Prng};
 use std::collections::BTreeMap;
@@ -182,6 +182,40 @@ fn none_keeps_what_snapshots_show_and_nothing_else() {
     assert_eq!(content(&fs, snapshot, f), None);
     fs.close().unwrap();
     sound(&w);
+}
+
+/// P1: who may read the past of a file that is gone goes by the last state in which it is known, and not by one that shows no more of it.
+fn a_file_that_was_closed() -> (Option<Cno>, Cno) {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    let target = below(&fs, b"target", "none");
+    let f = put(&fs, target, b"f", b"for all");
+    cut(&fs, Some(b"open"));
+    fs.setattr(f, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    let closed = cut(&fs, Some(b"closed"));
+    put(&fs, target, b"f", b"touched");
+    let last = cut(&fs, Some(b"last"));
+    let unnamed = cut(&fs, None);
+    fs.unlink(target, b"f").unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(fs.last_seen(f).unwrap(), Some(unnamed), "known by the snapshot before it");
+    fs.checkpoint_name(last, None).unwrap();
+    assert!(matches!(fs.getattr(At::Past(unnamed), f), Err(Error::Stale)));
+    assert_eq!(fs.getattr(At::Past(closed), f).unwrap().mode & 0o777, 0o600);
+    (fs.last_seen(f).unwrap(), closed)
+}
+
+#[test]
+fn what_is_seen_last_is_known() {
+    let (seen, closed) = a_file_that_was_closed();
+    assert_eq!(seen, Some(closed));
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn without_that_a_state_is_taken_of_which_nothing_is_known_noticed() {
+    let (seen, closed) = nenrin_core::breaks::with(nenrin_core::breaks::Break::LastSeenUnknown, a_file_that_was_closed);
+    assert!(seen > Some(closed), "{seen:?}");
 }
 
 /// A checkpoint gets its name while nothing was cut since, and what it shows is replaced and removed at once: in directories that keep

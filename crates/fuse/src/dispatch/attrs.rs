@@ -1,6 +1,7 @@
 //! Attributes: GETATTR, STATX, SETATTR, ACCESS, and the privileges that a
 //! change of content takes away.
 
+use super::files::handle_number;
 use super::{Result, Server, caller};
 use crate::acl;
 use crate::perm::{self, Caller};
@@ -64,7 +65,7 @@ impl Server {
         self.changeable()?;
         let ino = head.nodeid;
         // The kernel opens a file before it empties it for O_TRUNC, and says of that no more than of truncate(2).
-        let closed = !change.by_handle && self.open_files.writer(ino).is_none();
+        let closed = change.handle.is_none() && self.open_files.writer(ino).is_none();
         let mut set = SetAttr { editor: Some(head.uid), closed, ..change.set };
         if self.behaviour.own_check {
             let attr = self.attr_of(ino)?;
@@ -86,6 +87,10 @@ impl Server {
             self.chmod_acl(ino, mode)?;
         }
         self.keep_times_of_same_size(ino, &mut set)?;
+        if set.size == Some(0) && !closed {
+            // First: what another handle's end finds held is then not taken for that one's.
+            self.open_files.emptied(ino, change.handle.map(handle_number));
+        }
         let attr = self.volume.setattr(Ino(ino), &set)?;
         if set.mode.is_some_and(|mode| mode & (SET_UID | SET_GID) != 0) {
             self.privileges_may_have_grown();

@@ -1,6 +1,7 @@
 //! What a new inode gets from its directory: group, set-group-id bit, ACLs; and
 //! the requests that make inodes: MKNOD, MKDIR, SYMLINK, CREATE, TMPFILE.
 
+use super::files::handle_number;
 use super::{Result, Server, caller, checked_name};
 use crate::acl::{self, Acl};
 use crate::errno::Errno;
@@ -182,6 +183,7 @@ impl Server {
         let ino = attr.ino.0;
         self.remember(ino);
         let open = self.new_handle(head, ino, flags);
+        self.open_files.emptied(ino, Some(handle_number(open.fh)));
         if !reply.value(&CreateOut { entry: self.entry(&self.told(attr)), open }).0 {
             let _ = self.release(ino, open.fh);
             self.forget(ino, 1);

@@ -29,6 +29,13 @@ const HANDLE_WRITES: u64 = 1;
 const HANDLE_SYNCS: u64 = 2;
 /// The file may be mapped through the handle and written to, which takes one that reads, too.
 const HANDLE_MAPS: u64 = 4;
+/// Above these bits is the number of a handle that writes.
+const HANDLE_BITS: u32 = 3;
+
+/// The number of a handle that writes, among those of its file.
+pub(super) const fn handle_number(fh: u64) -> u64 {
+    fh >> HANDLE_BITS
+}
 
 /// What an open(2) asks for. O_ACCMODE 3 is for device control only.
 pub(super) fn wanted(flags: i32) -> u32 {
@@ -86,14 +93,15 @@ impl Server {
     pub(super) fn new_handle(&self, head: &InHeader, ino: u64, flags: i32) -> OpenOut {
         let writes = wanted(flags) & perm::WRITE != 0;
         let maps = flags & libc::O_ACCMODE == libc::O_RDWR;
-        if writes {
-            self.open_files.open(ino, head.uid, maps);
+        let number = if writes { self.open_files.open(ino, head.uid, maps) } else { 0 };
+        if flags & libc::O_TRUNC != 0 {
+            self.open_files.emptied(ino, Some(number));
         }
         // Nobody else changes the volume, so what the kernel has cached is right.
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
         let syncs = writes && flags & libc::O_DSYNC != 0;
         let bit = |is: bool, bit: u64| if is { bit } else { 0 };
-        let fh = bit(writes, HANDLE_WRITES) | bit(syncs, HANDLE_SYNCS) | bit(maps, HANDLE_MAPS);
+        let fh = bit(writes, HANDLE_WRITES) | bit(syncs, HANDLE_SYNCS) | bit(maps, HANDLE_MAPS) | number << HANDLE_BITS;
         OpenOut { fh, open_flags, backing_id: 0 }
     }
 
@@ -140,15 +148,19 @@ impl Server {
     }
 
     /// The last copy of a handle was closed. Only then what was written counts as
-    /// complete, and not at the first close(2) of one that was inherited.
+    /// complete, and not at the first close(2) of one that was inherited, nor where another
+    /// handle is the one through which the file was emptied: its content is still to come.
     pub(super) fn release(&self, ino: u64, fh: u64) -> Result<()> {
         if fh & HANDLE_WRITES == 0 {
             return Ok(());
         }
         let waited = self.may_wait(ino);
-        self.open_files.close(ino, fh & HANDLE_MAPS != 0);
+        let is_complete = self.open_files.close(ino, handle_number(fh), fh & HANDLE_MAPS != 0);
         if waited && !self.may_wait(ino) {
             self.tell_blocks(ino);
+        }
+        if !is_complete {
+            return Ok(());
         }
         Ok(self.volume.flush(Ino(ino))?)
     }

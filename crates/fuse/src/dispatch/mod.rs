@@ -22,6 +22,8 @@ mod names;
 mod past;
 mod xattrs;
 
+pub(crate) use past::PAST_VALID;
+
 use crate::acl::Acl;
 use crate::errno::Errno;
 use crate::helper::Helper;
@@ -44,7 +46,7 @@ use nenrin_core::{At, Attr, Error, Fs, XattrMode};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -95,6 +97,54 @@ pub(crate) struct Server {
     plain_directories: PlainDirectories,
     /// Raised whenever some file may have got set-id bits.
     privilege_epoch: AtomicU64,
+    /// Serving threads that are busy with requests which may wait for long.
+    changing: AtomicUsize,
+    /// Takes what they are too many for.
+    behind: Helper,
+}
+
+/// Whether an operation waits for more than the device: it changes the volume, and is no sync.
+fn may_wait_for_long(opcode: u32) -> bool {
+    use Opcode as Op;
+    matches!(
+        Opcode::from_number(opcode),
+        Some(
+            Op::Write
+                | Op::Release
+                | Op::Fallocate
+                | Op::Setattr
+                | Op::CopyFileRange
+                | Op::CopyFileRange64
+                | Op::Create
+                | Op::Tmpfile
+                | Op::Mknod
+                | Op::Mkdir
+                | Op::Symlink
+                | Op::Link
+                | Op::Unlink
+                | Op::Rmdir
+                | Op::Rename
+                | Op::Rename2
+                | Op::Setxattr
+                | Op::Removexattr
+        )
+    )
+}
+
+/// One of so many, until it is dropped.
+struct Seat<'a>(&'a AtomicUsize);
+
+impl<'a> Seat<'a> {
+    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let one_more = |n: usize| (n < most).then_some(n + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Self(taken))
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn caller(head: &InHeader) -> Caller {
@@ -125,6 +175,8 @@ impl Server {
             open_files: OpenFiles::new(),
             plain_directories: PlainDirectories::new(),
             privilege_epoch: AtomicU64::new(0),
+            changing: AtomicUsize::new(0),
+            behind: Helper::new(),
         }
     }
 
@@ -135,11 +187,19 @@ impl Server {
 
     /// Answers one request, now or later.
     pub fn handle(self: &Arc<Self>, received: &mut RequestBuffer, sink: &Arc<dyn Sink>, syncs: &Syncs<'_>) {
-        let Some(head) = request::header(received.front()) else {
-            return;
-        };
+        if let Some(reply) = self.begin(received, sink) {
+            self.answer(received, reply, syncs);
+        }
+    }
+
+    /// Counts a request. Its answer, which is an error where nobody gives another.
+    fn begin(&self, received: &RequestBuffer, sink: &Arc<dyn Sink>) -> Option<Reply> {
+        let head = request::header(received.front())?;
         self.requests.count(head.opcode);
-        let reply = Reply::new(sink.clone(), head.unique);
+        Some(Reply::new(sink.clone(), head.unique))
+    }
+
+    fn answer(self: &Arc<Self>, received: &mut RequestBuffer, reply: Reply, syncs: &Syncs<'_>) {
         match request::decode_apart(received.front(), received.data(), self.agreed.setxattr_ext()) {
             Ok(Request { head, op: Op::Write { args, .. } }) if Fs::takes_buf(args.offset, args.size as usize) => {
                 match received.take_data(args.size as usize) {
@@ -150,6 +210,22 @@ impl Server {
             Ok(request) => self.dispatch(request, reply, syncs),
             Err(request::Malformed) => reply.error(Errno(libc::EINVAL)),
         }
+    }
+
+    /// [`Self::handle`] by one of few threads. What changes the volume may wait for long: for memory, for room, for a change of the same
+    /// file in many steps. So no more than `most` threads do at once, and what is beyond that is left to one behind them: others
+    /// go on reading and looking up names.
+    pub fn handle_or_leave(self: &Arc<Self>, received: &mut RequestBuffer, sink: &Arc<dyn Sink>, most: usize) {
+        let waits = request::header(received.front()).is_some_and(|head| may_wait_for_long(head.opcode));
+        let _seat = match waits.then(|| Seat::take(&self.changing, most)) {
+            Some(None) => {
+                let Some(reply) = self.begin(received, sink) else { return };
+                let (server, mut request) = (self.clone(), received.take());
+                return self.behind.run(move || server.answer(&mut request, reply, &Syncs::Led));
+            }
+            seat => seat,
+        };
+        self.handle(received, sink, &Syncs::Led);
     }
 
     /// Whether a request, by its header and what is special to its kind, can be answered without waiting.
@@ -254,6 +330,8 @@ impl Server {
     /// Ends what is still under way and gives back what the kernel still held,
     /// when it is gone.
     pub fn let_go(&self) {
+        // It may still leave something to the helper.
+        self.behind.finish();
         self.helper.finish();
         self.nodes.drain().into_iter().for_each(|ino| self.volume.release(Ino(ino)));
         self.views.drain(&*self.volume);

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe what it was told of the past: its
 /// permissions are also those of now, and names as "1 hour ago" move on.
-const PAST_VALID: Duration = Duration::from_secs(1);
+pub(crate) const PAST_VALID: Duration = Duration::from_secs(1);
 
 /// The time of this machine: states may have come and gone until now.
 pub(super) fn now() -> Time {
@@ -158,6 +158,10 @@ impl Server {
             let life = if at == At::Live { Life::Alive } else { Life::Over };
             attr.mode = past::mode_of_both(&attr, (&now, life), same_acl);
         }
+        // Whether a device may be opened we are not asked, and nothing of it is read-only: what is behind it is of today.
+        if matches!(attr.kind(), FileKind::CharDevice | FileKind::BlockDevice) {
+            attr.mode &= !0o777;
+        }
         attr.ino = Ino(past::id_of(view, attr.ino).ok_or(Errno(libc::EOVERFLOW))?);
         Ok(attr)
     }
@@ -175,7 +179,8 @@ impl Server {
         };
         match self.volume.getattr(last, ino) {
             Ok(attr) => Ok(Some((last, attr))),
-            Err(Error::NotFound | Error::Stale) => Ok(None),
+            Err(Error::NotFound) => Ok(None),
+            // It went just now, and what there was before it is looked for the next time.
             Err(e) => Err(e.into()),
         }
     }

@@ -151,8 +151,8 @@ pub enum Op<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Setattr {
     pub set: SetAttr,
-    /// The change comes through an open file.
-    pub by_handle: bool,
+    /// The handle of the open file through which the change comes.
+    pub handle: Option<u64>,
     /// Somebody asked for given times, which only the owner may set.
     pub times_given: bool,
 }
@@ -178,12 +178,12 @@ impl Setattr {
             kill_privileges: has(setattr::KILL_SUIDGID),
         };
         let given = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
-        let by_handle = has(setattr::FH);
+        let handle = has(setattr::FH).then_some(raw.fh);
         // Under writeback the kernel sends times of its own: of an open file those of what was written, and where somebody wants
         // the present one that, as the time of the change, too.
         let own_mtime = set.mtime == set.ctime;
-        let times_given = !by_handle && (given(set.atime) || given(set.mtime) && !own_mtime);
-        Self { set, by_handle, times_given }
+        let times_given = handle.is_none() && (given(set.atime) || given(set.mtime) && !own_mtime);
+        Self { set, handle, times_given }
     }
 }
 

@@ -90,6 +90,10 @@ impl Mounted {
     pub fn settle(&self) {
         std::thread::sleep(Duration::from_millis(30));
     }
+    /// How many requests of each kind came so far.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.requests.counts()
+    }
     /// What `action` costs: the requests it causes, all but FORGETs, which nobody
     /// waits for and which come in batches of any size.
     pub fn cost(&self, action: impl FnOnce()) -> Vec<(&'static str, u64)> {
