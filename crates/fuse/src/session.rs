@@ -358,7 +358,9 @@ impl Hands<'_> {
                     self.call_another(scope);
                     // The panic hook has said what happened; the reply that was dropped on
                     // the way out has answered.
-                    let _ = catch_unwind(AssertUnwindSafe(|| self.server.handle_or_leave(request, sink, self.changing_max)));
+                    let _ = catch_unwind(AssertUnwindSafe(|| {
+                        self.server.handle_or_leave(request, sink, self.changing_max)
+                    }));
                 }
                 Ok(None) => {
                     self.ended.store(true, Ordering::Release);

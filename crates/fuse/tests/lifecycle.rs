@@ -8,7 +8,7 @@ use common::real::Real;
 use common::toy::Toy;
 use common::{errno, missing, mount, raw};
 use nenrin_core::{At, MkfsOptions};
-use nenrin_format::Cno;
+use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{Cache, MountError, MountOptions, Permissions, Session, SessionOptions, Volume};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -297,7 +297,7 @@ fn nothing_stays_in_use() {
 struct Special {
     toy: Toy,
     before_read: fn(),
-    before_write: Box<dyn Fn() + Send + Sync>,
+    before_write: Box<dyn Fn(Ino) + Send + Sync>,
     /// Answers to syncs get lost on the way.
     loses_syncs: bool,
 }
@@ -319,7 +319,7 @@ mod special {
             self.toy.read(at, ino, offset, bytes)
         }
         fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
-            (self.before_write)();
+            (self.before_write)(ino);
             self.toy.accept(ino, offset, data, writer)
         }
         fn fsync(&self, ino: Ino, done: Done) {
@@ -366,7 +366,7 @@ fn a_volume_that_panics_is_answered_for() {
     let volume = Arc::new(Special {
         toy: Toy::new(),
         before_read: || panic!("this panic is part of the test"),
-        before_write: Box::new(|| ()),
+        before_write: Box::new(|_| ()),
         loses_syncs: true,
     });
     let Some(m) = mount(volume, At::Live, nothing) else { return };
@@ -388,7 +388,7 @@ fn many_who_wait_to_write_hold_up_nobody_who_does_not() {
     const THREADS: usize = 4;
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let waits = gate.clone();
-    let before_write = move || drop(waits.1.wait_while(waits.0.lock().unwrap(), |open| !*open));
+    let before_write = move |_| drop(waits.1.wait_while(waits.0.lock().unwrap(), |open| !*open));
     let volume = Arc::new(Special {
         toy: Toy::new(),
         before_read: || (),
@@ -416,6 +416,43 @@ fn many_who_wait_to_write_hold_up_nobody_who_does_not() {
     assert_eq!(answered, Ok(true), "a name is looked up while many wait to write");
     drop(files);
     assert_eq!(fs::read(m.join("f11")).unwrap(), [1; 8192]);
+}
+
+/// Who asks where a file has data, of which the kernel has yet to send some, holds up no rename of another file.
+#[test]
+fn a_rename_waits_for_the_pages_of_its_own_file() {
+    let gate = Arc::new((Mutex::new(None), Condvar::new()));
+    let waits = gate.clone();
+    let before_write = move |ino: Ino| drop(waits.1.wait_while(waits.0.lock().unwrap(), |kept| *kept == Some(ino)));
+    let volume = Arc::new(Special {
+        toy: Toy::new(),
+        before_read: || (),
+        before_write: Box::new(before_write),
+        loses_syncs: false,
+    });
+    let Some(m) = mount(volume, At::Live, |_, s| s.cache = Cache::WriteBack) else { return };
+    fs::write(m.join("target"), b"old").unwrap();
+    let open =
+        |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(m.join(name)).unwrap();
+    let (slow, new) = (open("slow"), open("new"));
+    *gate.0.lock().unwrap() = Some(Ino(slow.metadata().unwrap().ino()));
+    slow.write_at(&[1; 8192], 0).unwrap();
+    new.write_at(b"new", 0).unwrap();
+    let (told, renamed) = mpsc::channel();
+    let (from, to) = (m.join("new"), m.join("target"));
+    let answered = thread::scope(|scope| {
+        scope.spawn(|| raw::lseek(&slow, 0, libc::SEEK_DATA));
+        while !m.counts().iter().any(|(name, _)| *name == "Lseek") {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::spawn(move || told.send(fs::rename(from, to).is_ok()));
+        let answered = renamed.recv_timeout(Duration::from_secs(20));
+        *gate.0.lock().unwrap() = None;
+        gate.1.notify_all();
+        answered
+    });
+    assert_eq!(answered, Ok(true), "a rename waits for another file's pages");
+    assert_eq!(fs::read(m.join("target")).unwrap(), b"new");
 }
 
 /// Tests that need another process run this one again, with this variable.

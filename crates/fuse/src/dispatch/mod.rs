@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. A serving thread waits for nothing but the library: what may take the
 //!    kernel to finish (dropping pages) or long by itself (whole-volume syncs)
-//!    goes to the helper thread, and fsync answers when its commit is done.
+//!    goes to a helper thread, and fsync answers when its commit is done.
 //! 2. Every reply that gives the kernel a reference to an inode was counted
 //!    before it was sent, and is counted back if the kernel did not take it.
 //! 3. A session over a past state, or a read-only one, reaches no call of the
@@ -90,6 +90,9 @@ pub(crate) struct Server {
     agreed: Agreed,
     notifier: Notifier,
     helper: Helper,
+    /// For names that first need pages of their files: they wait for nobody's syncs and questions, since the kernel locks directories
+    /// meanwhile.
+    names: Helper,
     requests: Requests,
     nodes: Nodes,
     views: Views,
@@ -169,6 +172,7 @@ impl Server {
             agreed,
             notifier,
             helper: Helper::new(),
+            names: Helper::new(),
             requests: Requests::new(),
             nodes: Nodes::new(),
             views: Views::new(RandomState::new().hash_one(ROOT_NODE) as u32),
@@ -330,8 +334,9 @@ impl Server {
     /// Ends what is still under way and gives back what the kernel still held,
     /// when it is gone.
     pub fn let_go(&self) {
-        // It may still leave something to the helper.
+        // It may still leave something to the others.
         self.behind.finish();
+        self.names.finish();
         self.helper.finish();
         self.nodes.drain().into_iter().for_each(|ino| self.volume.release(Ino(ino)));
         self.views.drain(&*self.volume);

@@ -95,7 +95,7 @@ impl Server {
             return change();
         }
         let (server, inos) = (self.clone(), inos.to_vec());
-        self.helper.run(move || {
+        self.names.run(move || {
             server.bring_in(&inos);
             change();
         });
