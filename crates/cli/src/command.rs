@@ -1,5 +1,6 @@
 //! What a command is: its help and its entry, as data.
 
+use std::path::Path;
 use crate::error::{Fail, Outcome};
 use std::fmt::Write as _;
 
@@ -77,6 +78,10 @@ pub fn arguments(
             return Err(command.misuse(format!("unknown option {}", flag.shown())));
         }
     }
+    // Each of them may be a path; without any the directory that we are in is meant.
+    let here = [".".into()];
+    let places = if positional.is_empty() { &here[..] } else { &positional };
+    places.iter().try_for_each(|place| crate::control::is_answered(Path::new(place)))?;
     Ok(positional)
 }
 

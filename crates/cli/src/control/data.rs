@@ -192,6 +192,23 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether the answer takes no time, but for devices that stand still: nothing is read for it, or little.
+    pub const fn is_quick(&self) -> bool {
+        matches!(
+            self,
+            Self::Hello
+                | Self::Info
+                | Self::Lasting
+                | Self::Checkpoints
+                | Self::Retention
+                | Self::Find { .. }
+                | Self::JoinStatus
+                | Self::Failure
+        )
+    }
+}
+
 /// The answer: a value, or one line that says why not. What is long comes in parts before it, of which each has a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

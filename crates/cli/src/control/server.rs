@@ -339,7 +339,7 @@ impl Drop for Busy<'_> {
 }
 
 fn serve(stream: UnixStream, handler: &Handler, state: &State) {
-    let allowed = sys::peer_uid(&stream).is_ok_and(|uid| uid == 0 || uid == sys::euid());
+    let allowed = sys::peer(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == sys::euid());
     if stream.set_write_timeout(Some(PAUSE)).is_err() {
         return;
     }
