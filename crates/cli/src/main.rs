@@ -33,6 +33,7 @@ mod restore;
 mod shelf;
 mod signature;
 mod size;
+mod space;
 mod states;
 mod sys;
 mod target;

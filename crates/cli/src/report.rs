@@ -9,6 +9,7 @@ use crate::control::{
 use crate::error::Fail;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
+use crate::space::SpaceData;
 use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
@@ -216,6 +217,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
+        space: SpaceData::of(&usage),
         cleaner: cleaner(fs, usage.available_blocks == 0),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
@@ -643,14 +645,7 @@ pub fn show_volume(v: &VolumeInfo) -> String {
         row("mounted at", format!("{} ({what}{how})", printable(&m.directory)));
     }
     let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(v.total_bytes).unwrap_or(0);
-    row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
-    let sheddable = v.history_bytes.saturating_sub(v.snapshot_bytes);
-    let kept = format!(
-        "{} kept by snapshots, {} shed when room is short",
-        show_bytes(v.snapshot_bytes),
-        show_bytes(sheddable)
-    );
-    row("history", format!("{} ({} %): {kept}", show_bytes(v.history_bytes), percent(v.history_bytes)));
+    v.space.rows(v.inodes).into_iter().for_each(|(name, value)| row(name, value));
     for s in v.shed.iter().take(SHED_SHOWN) {
         row("shed", format!("states of {} up to {}, but for snapshots", printable(&s.path), s.time));
     }
@@ -658,8 +653,8 @@ pub fn show_volume(v: &VolumeInfo) -> String {
         row("shed", format!("of {more} others; --json lists them"));
     }
     row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
-    row("reserved", format!("{} by fallocate, not written yet", show_bytes(v.reserved_bytes)));
-    row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
+    let available = (show_bytes(v.available_bytes), percent(v.available_bytes));
+    row("available", format!("{} ({} %): what is free, and history that goes for it", available.0, available.1));
     let c = &v.cleaner;
     let stuck = match c.stuck_segments {
         0 => String::new(),

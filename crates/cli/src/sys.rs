@@ -97,6 +97,14 @@ pub struct Peer {
     pub pid: i32,
 }
 
+/// Whether the other end of a socket has closed it.
+pub fn has_hung_up(socket: &impl AsFd) -> bool {
+    let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    let mut fd = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: the pointer is to one live pollfd; nothing is waited for.
+    unsafe { libc::poll(&raw mut fd, 1, 0) > 0 && fd.revents & gone != 0 }
+}
+
 /// Broken-down local time of a moment, and the offset from UTC in seconds.
 pub struct Local {
     /// Year, month from 1, day from 1.

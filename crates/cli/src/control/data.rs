@@ -1,6 +1,7 @@
 //! What is said over a control socket. The same structures are what --json prints.
 
 use super::past::CheckpointData;
+use crate::space::SpaceData;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -619,6 +620,9 @@ pub struct VolumeInfo {
     pub reserved_bytes: u64,
     /// Bytes that can still be written, history that may be shed included.
     pub available_bytes: u64,
+    /// Where all of it is.
+    #[serde(default)]
+    pub space: SpaceData,
     /// What the cleaner does.
     pub cleaner: CleanerData,
     /// Files, directories and so on.

@@ -39,9 +39,23 @@ fn an_image_that_was_cut_while_mounted() {
     place.umount();
     let refused = nenrin(["mount", &devices, &mnt]);
     let text = place.text("b");
-    refused.fails(1, &[&text, "was cut", "-o degraded"]);
+    refused.fails(1, &[&text, "is truncated", &format!("truncate -s {}", 32 << 20), "-o degraded"]);
     nenrin(["mount", "-o", "degraded", &devices, &mnt]).ok();
-    assert!(fs::read(place.path("mnt/f")).unwrap() == content && fs::read(place.path("mnt/g")).unwrap() == content);
+    let both_are_there =
+        || assert!(fs::read(place.path("mnt/f")).unwrap() == content && fs::read(place.path("mnt/g")).unwrap() == content);
+    both_are_there();
+    assert!(place.info()["devices"][1]["why"].as_str().unwrap().contains("truncated"), "{}", place.info());
+    place.umount().ok();
+    // What helps is what is said.
+    fs::File::options().write(true).open(place.path("b")).unwrap().set_len(32 << 20).unwrap();
+    nenrin(["mount", &devices, &mnt]).ok();
+    wait_until("it is up to date", || place.info()["devices"][1]["state"] == "active");
+    nenrin(["scrub", &mnt]);
+    nenrin(["scrub", &mnt]).ok();
+    place.umount().ok();
+    fs::remove_file(place.path("a")).unwrap();
+    nenrin(["mount", "-o", "degraded", &place.text("b"), &mnt]).ok();
+    both_are_there();
     place.umount().ok();
 }
 
@@ -61,7 +75,7 @@ fn what_takes_the_place_of_a_missing_device_is_copied_and_told() {
     fs::File::open(place.path("mnt/f")).unwrap().sync_all().unwrap();
     // What is not there yet is made before, and how is said.
     let c = place.text("c");
-    nenrin(["device", "replace", &mnt, "2", &c]).fails(1, &[&c, "is not there", "truncate -s 32M"]);
+    nenrin(["device", "replace", &mnt, "2", &c]).fails(1, &[&c, "is not there", "fallocate -l 32M"]);
     fs::File::create(place.path("c")).unwrap().set_len(32 << 20).unwrap();
     let told = nenrin(["device", "replace", "--json", &mnt, "2", &c]).json();
     assert!(told["bytes"].as_u64().unwrap() >= 5 << 20, "{told}");

@@ -105,6 +105,7 @@ fn a_file_is_restored_in_place() {
     restore(&[&place.text("mnt/b"), "--at", &kept, "--in-place"]).ok();
     assert_eq!(fs::read_to_string(&a).unwrap(), "now");
     assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 2, "nothing is left behind");
+    drop(open);
     place.umount().ok();
     nenrin(["check", "--data", &place.image()]).ok();
 }

@@ -35,8 +35,11 @@ fn a_process_that_is_stopped_is_named() {
     let stopped = Stopped::new(pid);
     let said = format!("process {pid}");
     // The limit is there for who hangs; none of them ends by it.
-    let asked = |args: &str| shell(&format!("timeout -s KILL 120 $NENRIN {args}"), place.dir());
-    for args in [
+    let dir = place.dir();
+    let asked = &|args: &str| {
+        shell(&format!("timeout -s KILL 120 $NENRIN {args}"), dir)
+    };
+    let all = [
         "info mnt",
         "info mnt/d/f",
         "info --json image",
@@ -51,8 +54,15 @@ fn a_process_that_is_stopped_is_named() {
         "checkpoint list mnt",
         "device list mnt",
         "umount mnt",
-    ] {
-        asked(args).fails(1, &[&said, "does not answer"]);
+    ];
+    // All at once, as each of them waits for some seconds.
+    let outs = std::thread::scope(|scope| {
+        let begun = all.map(|args| (args, scope.spawn(move || asked(args))));
+        begun.map(|(args, out)| (args, out.join().unwrap()))
+    });
+    for (args, out) in outs {
+        assert!(out.stderr.contains(&said), "{args}: {out:?}");
+        out.fails(1, &[&said, "does not answer"]);
     }
     shell("timeout -s KILL 120 $NENRIN info", &place.path("mnt")).fails(1, &[&said, "does not answer"]);
     drop(stopped);
