@@ -21,6 +21,7 @@ mod manual;
 mod members;
 mod mended;
 mod mounts;
+mod opening;
 mod options;
 mod output;
 mod past;

@@ -7,6 +7,7 @@ use crate::control::{
     ShedData, VolumeInfo,
 };
 use crate::error::Fail;
+use crate::opening;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::space::SpaceData;
@@ -206,7 +207,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         read_only: fs.options().read_only,
         problems: problems(fs).into_iter().chain(sb.scrubbed.as_ref().and_then(scrub_problem)).collect(),
         scrubbed: sb.scrubbed.as_ref().map(scrubbed),
-        notes: of_opening(fs).into_iter().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
+        notes: opening::notes(fs).into_iter().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
@@ -352,17 +353,6 @@ fn laying(fs: &Fs) -> Option<String> {
     Some(format!("devices have changed, and {} segments are still to be moved: {how}{waits}", s.segments_left))
 }
 
-/// What was told when the volume was opened, but for what is no longer so.
-fn of_opening(fs: &Fs) -> Vec<String> {
-    let (report, health) = (fs.recovery_report(), fs.health());
-    let is_over = |index: u16| {
-        let member = health.iter().find(|d| d.index == index);
-        member.is_none_or(|d| d.standing == Standing::Active)
-    };
-    let over = |note: &String| report.about_devices.iter().any(|(index, about)| about == note && is_over(*index));
-    report.notes.iter().filter(|note| !over(note)).cloned().collect()
-}
-
 /// What devices have done wrong, a line for each: others had what was needed, and that may not be so for ever.
 fn troubles(fs: &Fs) -> Vec<String> {
     let one = |d: &DeviceHealth| {
@@ -440,7 +430,8 @@ pub fn problems(fs: &Fs) -> Vec<String> {
     });
     let damage = fs.recovery_report().damage.clone();
     let damage = damage.into_iter().chain(damaged_reads(fs));
-    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).collect()
+    let slots = opening::slots_problem(fs);
+    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).chain(slots).collect()
 }
 
 /// Reads that were refused because of damage, with what could not be read of the first few files.

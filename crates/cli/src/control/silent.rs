@@ -60,6 +60,9 @@ pub(super) fn has_open(pid: i32, path: &Path) -> bool {
 
 /// Whether a process is the one behind a mount. Where the kernel does not tell, it may be.
 pub(super) fn serves(pid: i32, mount: &Mount) -> bool {
+    if !has_open(pid, Path::new("/dev/fuse")) {
+        return false;
+    }
     let wanted = mount.device.split(':').nth(1);
     let open = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let texts = open.filter_map(|fd| fs::read_to_string(fd.path()).ok());
