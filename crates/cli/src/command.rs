@@ -1,8 +1,8 @@
 //! What a command is: its help and its entry, as data.
 
-use std::path::Path;
 use crate::error::{Fail, Outcome};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// One command of the program.
 pub struct Command {

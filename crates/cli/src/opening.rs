@@ -20,6 +20,8 @@ pub fn notes(fs: &Fs) -> Vec<String> {
 pub fn slots_problem(fs: &Fs) -> Option<String> {
     let count = fs.recovery_report().about_slots.len();
     let (what, them) = if count == 1 { ("superblock slot is", "it") } else { ("superblock slots are", "them") };
-    let helps = if fs.options().read_only { "mount it writable, and nenrin scrub writes" } else { "nenrin scrub writes" };
-    (count > 0 && fs.has_slots_as_found()).then(|| format!("{count} {what} not as written, as noted; {helps} {them} anew"))
+    let helps =
+        if fs.options().read_only { "mount it writable, and nenrin scrub writes" } else { "nenrin scrub writes" };
+    (count > 0 && fs.has_slots_as_found())
+        .then(|| format!("{count} {what} not as written, as noted; {helps} {them} anew"))
 }

@@ -42,7 +42,8 @@ impl SpaceData {
 
     /// A line for each: its name, and what it is.
     pub fn rows(&self, inodes: u64) -> [(&'static str, String); 6] {
-        let all = [self.live, self.snapshots, self.promised, self.history, self.kept_free, self.free].iter().sum::<u64>();
+        let all =
+            [self.live, self.snapshots, self.promised, self.history, self.kept_free, self.free].iter().sum::<u64>();
         let size = |bytes: u64| {
             let percent = bytes.saturating_mul(100).checked_div(all).unwrap_or(0);
             format!("{} ({percent} %)", show_bytes(bytes))

@@ -54,14 +54,18 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
 fn is_to_be_made(owner: &mut Client, old: &OsStr, new: &Path) -> Fail {
     let info: Option<VolumeInfo> = owner.call(&Request::Info).ok();
     let is_meant = |d: &DeviceData| {
-        let same = |path: &String| Path::new(path) == Path::new(old) || Path::new(path) == device::absolute(Path::new(old));
+        let same =
+            |path: &String| Path::new(path) == Path::new(old) || Path::new(path) == device::absolute(Path::new(old));
         old.to_str().is_some_and(|text| text.parse() == Ok(d.number)) || d.path.as_ref().is_some_and(same)
     };
     let bytes = info.iter().flat_map(|i| &i.devices).find(|d| is_meant(d)).map(|d| d.target_bytes.max(d.bytes));
-    let size = bytes.map_or_else(|| "SIZE".to_owned(), |bytes| match bytes % (1 << 20) {
-        0 => format!("{}M", bytes >> 20),
-        _ => bytes.to_string(),
-    });
+    let size = bytes.map_or_else(
+        || "SIZE".to_owned(),
+        |bytes| match bytes % (1 << 20) {
+            0 => format!("{}M", bytes >> 20),
+            _ => bytes.to_string(),
+        },
+    );
     let place = new.display();
     Fail::at(&place, format!("is not there; name a device, or make a file for it first: fallocate -l {size} {place}"))
 }

@@ -44,8 +44,7 @@ pub const COMMAND: Command = Command {
         ),
         (
             "--in-place",
-            "give a file that is the same still what it was, so that all its names (hard links) have it; what it is now goes to a \
-             checkpoint first",
+            "give the file itself what it was, so that all its hard links have it; a checkpoint keeps what it is now",
         ),
         (
             "--salvage",
@@ -104,7 +103,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     })?;
     let path = given.first().map(Path::new);
     if in_place && (list || is_forced || how.salvage || to.is_some() || exact.is_some()) {
-        return Err(COMMAND.misuse("--in-place changes the file itself, and goes with none of the other options but --json"));
+        return Err(
+            COMMAND.misuse("--in-place changes the file itself, and goes with none of the other options but --json")
+        );
     }
     how.there = match (is_forced, in_place) {
         (_, true) => There::Changes,

@@ -341,7 +341,10 @@ mod tests {
         };
         assert_eq!(asked(100, 20, Request::Segments), Ok(vec![5]));
         let silent = asked(3, 100, Request::Segments).unwrap_err();
-        assert!(silent.contains(&format!("process {}", std::process::id())) && silent.contains("does not answer"), "{silent}");
+        assert!(
+            silent.contains(&format!("process {}", std::process::id())) && silent.contains("does not answer"),
+            "{silent}"
+        );
         let slow = asked(10_000, 10_000, Request::Info).unwrap_err();
         assert!(slow.contains("process 7 answers others"), "{slow}");
     }

@@ -67,7 +67,12 @@ pub(super) fn serves(pid: i32, mount: &Mount) -> bool {
     let open = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let texts = open.filter_map(|fd| fs::read_to_string(fd.path()).ok());
     let told: Vec<String> = texts
-        .flat_map(|text| text.lines().filter_map(|l| l.strip_prefix("fuse_connection:")).map(|n| n.trim().to_owned()).collect::<Vec<_>>())
+        .flat_map(|text| {
+            text.lines()
+                .filter_map(|l| l.strip_prefix("fuse_connection:"))
+                .map(|n| n.trim().to_owned())
+                .collect::<Vec<_>>()
+        })
         .collect();
     told.is_empty() || told.iter().any(|n| Some(&**n) == wanted)
 }
@@ -82,7 +87,8 @@ pub(super) fn mount_on_the_way(path: &Path) -> Option<Mount> {
         return None;
     }
     // Among those at one place the last covers the others.
-    let of = |at: &Path| mounts.iter().filter(|m| at.starts_with(&m.point)).max_by_key(|m| m.point.components().count());
+    let of =
+        |at: &Path| mounts.iter().filter(|m| at.starts_with(&m.point)).max_by_key(|m| m.point.components().count());
     // Asks nobody about what is in the directory that we are in.
     let mut at = if path.is_absolute() { PathBuf::from("/") } else { std::env::current_dir().ok()? };
     let names = |path: &Path| -> VecDeque<OsString> {

@@ -6,8 +6,8 @@ use super::log::Log;
 use super::steps::Run;
 use super::watch::Watch;
 use crate::control::{
-    Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, MountData, Parts, PastMount,
-    Request, VolumeInfo,
+    Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, MountData, Parts, PastMount, Request,
+    VolumeInfo,
 };
 use crate::error::Fail;
 use crate::mended::Mended;
@@ -43,7 +43,9 @@ const CHECKPOINTS_AT_ONCE: usize = 512;
 fn watches_of(fs: &Fs, before: &[Watch]) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
     let stands_in = matches!(fs.superblock().profile, Profile::Mirror | Profile::Parity);
-    there.filter_map(|d| Some(Watch::anew(before, Path::new(&d.name?), d.uuid, (d.index, d.bytes), stands_in))).collect()
+    there
+        .filter_map(|d| Some(Watch::anew(before, Path::new(&d.name?), d.uuid, (d.index, d.bytes), stands_in)))
+        .collect()
 }
 
 /// What wakes the daemon's main thread.
@@ -605,7 +607,8 @@ impl Service {
         let state = self.lock();
         info.problems.extend(state.problems.iter().map(|(_, text)| text).chain(state.mistakes.values()).cloned());
         for device in &mut info.devices {
-            let text = state.problems.iter().find(|(index, _)| index + 1 == device.number).map(|(_, text)| text.clone());
+            let text =
+                state.problems.iter().find(|(index, _)| index + 1 == device.number).map(|(_, text)| text.clone());
             device.why = device.why.take().or(text);
         }
         drop(state);

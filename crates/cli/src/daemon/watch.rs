@@ -108,7 +108,10 @@ mod tests {
         assert!(watch.problem().unwrap().contains("cut to 4096 of 8192"));
         let of_several = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], (1, 8192), true);
         let told = of_several.problem().unwrap();
-        assert!(told.starts_with("device 2: ") && told.contains("truncate -s 8192") && !told.contains("lost"), "{told}");
+        assert!(
+            told.starts_with("device 2: ") && told.contains("truncate -s 8192") && !told.contains("lost"),
+            "{told}"
+        );
         fs::remove_file(&path).unwrap();
         assert!(watch.problem().unwrap().contains("deleted or replaced"));
         fs::write(dir.path().join("other"), [0; 8192]).unwrap();

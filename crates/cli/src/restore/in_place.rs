@@ -34,7 +34,9 @@ pub(super) fn is_same_file(from: &Path, to: &Path) -> Result<(), Fail> {
         return Err(instead("is not a file then and now, which alone are restored in place; --force replaces it"));
     }
     if now.ino() != then.ino() & INO_MASK {
-        return Err(instead("is another file than it was then; --force replaces it, and nothing but this name changes"));
+        return Err(instead(
+            "is another file than it was then; --force replaces it, and nothing but this name changes",
+        ));
     }
     Ok(())
 }
@@ -58,9 +60,9 @@ pub(super) fn give(copy: &Path, there: &Path, known: &Metadata, shown: &Path) ->
         target.set_permissions(Permissions::from_mode(both)).at(&place)?;
     }
     let given = content(&source, &target, then.len()).and_then(|()| attributes(&target, &then, &xattrs));
-    given.and_then(|()| target.sync_all()).map_err(|e| {
-        Fail::at(&place, format!("{e}; it may have lost what it had, which the newest checkpoint has"))
-    })
+    given
+        .and_then(|()| target.sync_all())
+        .map_err(|e| Fail::at(&place, format!("{e}; it may have lost what it had, which the newest checkpoint has")))
 }
 
 fn content(source: &File, target: &File, bytes: u64) -> io::Result<()> {

@@ -178,7 +178,18 @@ fn words_for_times_are_no_names() {
     let mnt = place.sub("mnt");
     place.mount("checkpoint=0").ok();
     let cno = nenrin(["checkpoint", "create", &mnt]).ok();
-    let words = ["now", "Now", "latest", "newest", "oldest", "today", "yesterday", "@7", "@GMT-2026.01.31-14.00.00", "2 weeks ago"];
+    let words = [
+        "now",
+        "Now",
+        "latest",
+        "newest",
+        "oldest",
+        "today",
+        "yesterday",
+        "@7",
+        "@GMT-2026.01.31-14.00.00",
+        "2 weeks ago",
+    ];
     for word in words {
         nenrin(["snapshot", "create", &mnt, word]).fails(2, &[word, "snapshot's name", "choose another"]);
         nenrin(["snapshot", "create", "--of", cno.trim(), &mnt, word]).fails(2, &[word, "choose another"]);

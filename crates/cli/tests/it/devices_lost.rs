@@ -41,8 +41,9 @@ fn an_image_that_was_cut_while_mounted() {
     let text = place.text("b");
     refused.fails(1, &[&text, "is truncated", &format!("truncate -s {}", 32 << 20), "-o degraded"]);
     nenrin(["mount", "-o", "degraded", &devices, &mnt]).ok();
-    let both_are_there =
-        || assert!(fs::read(place.path("mnt/f")).unwrap() == content && fs::read(place.path("mnt/g")).unwrap() == content);
+    let both_are_there = || {
+        assert!(fs::read(place.path("mnt/f")).unwrap() == content && fs::read(place.path("mnt/g")).unwrap() == content)
+    };
     both_are_there();
     assert!(place.info()["devices"][1]["why"].as_str().unwrap().contains("truncated"), "{}", place.info());
     place.umount().ok();

@@ -133,7 +133,10 @@ fn what_is_told_of_space_adds_up() {
         // What is available is free, or history that goes for it, of which some may lie where nothing else would.
         let available = info["available_bytes"].as_u64().unwrap();
         assert_eq!(of("free"), available.saturating_sub(of("history")), "{when}");
-        assert_eq!((of("live"), of("snapshots")), (info["live_bytes"].as_u64().unwrap(), info["snapshot_bytes"].as_u64().unwrap()));
+        assert_eq!(
+            (of("live"), of("snapshots")),
+            (info["live_bytes"].as_u64().unwrap(), info["snapshot_bytes"].as_u64().unwrap())
+        );
     };
     adds_up("fresh", &nenrin(["info", "--json", &place.image()]).json());
     place.mount("checkpoint=0").ok();

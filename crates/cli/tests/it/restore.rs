@@ -340,7 +340,7 @@ fn what_keeps_less_history_is_not_lost() {
     restore(&[&tree, "--at", &cno, "--force"]).ok();
     assert_eq!(read(), ["old", "old"]);
     for path in [&file, &tree] {
-        restore(&[path, "--at", "now", "--to", &format!("{path}.back")]).ok();
+        restore(&[path, "--at", "kept", "--to", &format!("{path}.back")]).ok();
     }
     assert_eq!(fs::read_to_string(format!("{file}.back")).unwrap(), "newer");
     assert_eq!(fs::read_to_string(format!("{tree}.back/a")).unwrap(), "newer");
@@ -380,7 +380,7 @@ fn what_a_snapshot_shows_is_told_by_the_volume() {
     nenrin(["snapshot", "create", &place.text("mnt"), "kept"]).ok();
     restore(&[&path, "--at", &cno, "--force"]).ok();
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    restore(&[&path, "--at", "now", "--force"]).ok();
+    restore(&[&path, "--at", "kept", "--force"]).ok();
     assert_eq!(fs::read_to_string(&path).unwrap(), "two");
 }
 

@@ -36,9 +36,7 @@ fn a_process_that_is_stopped_is_named() {
     let said = format!("process {pid}");
     // The limit is there for who hangs; none of them ends by it.
     let dir = place.dir();
-    let asked = &|args: &str| {
-        shell(&format!("timeout -s KILL 120 $NENRIN {args}"), dir)
-    };
+    let asked = &|args: &str| shell(&format!("timeout -s KILL 120 $NENRIN {args}"), dir);
     let all = [
         "info mnt",
         "info mnt/d/f",

@@ -338,12 +338,17 @@ fn check_length(g: &Given, newest: &Superblock) -> std::result::Result<(), Strin
     ))
 }
 
-/// Devices that are too short are as if they were not there. Which these were.
+/// Devices that are too short are as if they were not there, where the others can stand in for them. Which these were.
 fn leave_out_short(given: &mut Vec<Given>, newest: &Superblock, notes: &mut Vec<String>) -> BTreeSet<usize> {
+    let layout = super::Layout::new(newest.segment_blocks, newest.bands.clone());
+    let is_short = |g: &Given| check_length(g, newest).is_err();
+    if !layout.is_whole(|i| given.iter().any(|g| g.index() == usize::from(i) && !is_short(g))) {
+        return BTreeSet::new();
+    }
     let mut short = BTreeSet::new();
     given.retain(|g| {
         let Err(text) = check_length(g, newest) else { return true };
-        notes.push(text);
+        notes.push(format!("{} is left out: {text}", g.name));
         short.insert(g.index());
         false
     });

@@ -85,7 +85,8 @@ impl Fs {
     #[must_use]
     pub fn has_slots_as_found(&self) -> bool {
         let found = self.report.generation;
-        !self.slots_right.load(Ordering::Acquire) && self.superblock().generation.0 < found.0.saturating_add(SLOTS_PER_AREA)
+        !self.slots_right.load(Ordering::Acquire)
+            && self.superblock().generation.0 < found.0.saturating_add(SLOTS_PER_AREA)
     }
 
     fn damaged(&self) -> MutexGuard<'_, DamagedReads> {

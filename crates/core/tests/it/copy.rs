@@ -61,7 +61,8 @@ fn what_is_shared_is_the_same_unread() {
     fs.sync_all().unwrap();
     let then = At::Past(fs.checkpoint_create(None).unwrap().cno);
     copy(&fs, a, b);
-    let same = |when: At, one, other| fs.has_same_content((when, one), (At::Live, other), &mut || true).unwrap().unwrap();
+    let same =
+        |when: At, one, other| fs.has_same_content((when, one), (At::Live, other), &mut || true).unwrap().unwrap();
     let read = || w.device.counters().read_bytes;
     for _ in 0..2 {
         let before = read();

@@ -352,7 +352,7 @@ fn what_is_zeroed_stays_reserved() {
         }
         fs.write(f, 2 * MIB, &[7; 8192], 0).unwrap();
         let before = fs.usage().reserved_blocks;
-        fs.allocate(f, AllocateMode::Zero, MIB + 5, 3 * MIB).unwrap();
+        fs.allocate(f, AllocateMode::Zero, MIB, 3 * MIB).unwrap();
         fs.allocate(f, AllocateMode::ZeroKeepSize, 7 * MIB, 4 * MIB).unwrap();
         assert_eq!(fs.usage().reserved_blocks, before, "committed: {is_committed}");
         assert_eq!(fs.read(At::Live, f, MIB, 3 * MIB as usize).unwrap(), vec![0; 3 * MIB as usize]);
