@@ -29,7 +29,7 @@ pub struct Client {
 
 /// What came of asking at a socket.
 enum Heard {
-    Answer(Client),
+    Answer(Box<Client>),
     /// Somebody is there, and says nothing: this process.
     Silence(i32),
     /// Nobody is there, or somebody who is neither who was looked for nor root; or nothing that can be understood.
@@ -51,7 +51,7 @@ impl Client {
             Err(silent::no_answer(peer.pid))
         };
         match call(&mut stream, &Request::Hello, &mut |()| (), waits) {
-            Ok(hello) => Heard::Answer(Self { stream, hello, socket: socket.to_owned(), uid, patience }),
+            Ok(hello) => Heard::Answer(Box::new(Self { stream, hello, socket: socket.to_owned(), uid, patience })),
             Err(_) if is_silent => Heard::Silence(peer.pid),
             Err(_) => Heard::Nothing,
         }
@@ -169,7 +169,7 @@ fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> (Option<Client>, Vec<i32
     let mut silent = Vec::new();
     for heard in found {
         match heard {
-            Heard::Answer(client) if fits(&client.hello) => return (Some(client), silent),
+            Heard::Answer(client) if fits(&client.hello) => return (Some(*client), silent),
             Heard::Silence(pid) => silent.push(pid),
             Heard::Answer(_) | Heard::Nothing => {}
         }

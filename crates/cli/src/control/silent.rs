@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_process_is_named_with_what_helps() {
-        let pid = std::process::id().cast_signed();
+        let pid = i32::try_from(std::process::id()).unwrap();
         let said = no_answer(pid).message;
         assert!(said.contains(&format!("process {pid} hangs")) && said.contains("mount again"), "{said}");
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -9,7 +9,7 @@ use super::attributes::xattrs_of;
 use super::{Copied, Work};
 use crate::error::{At, Fail};
 use nenrin_fuse::INO_MASK;
-use rustix::fs::{self as sys, OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{self as sys, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -49,7 +49,7 @@ pub(super) fn give(copy: &Path, there: &Path, known: &Metadata, shown: &Path) ->
     let place = shown.display();
     let (source, xattrs) = (File::open(copy).at(&place)?, xattrs_of(copy).at(&place)?);
     let then = source.metadata().at(&place)?;
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let target = OpenOptions::new().write(true).custom_flags(flags).open(there).at(&place)?;
     let now = target.metadata().at(&place)?;
     if (now.ino(), now.is_file()) != (known.ino(), true) {
