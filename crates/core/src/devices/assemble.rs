@@ -333,8 +333,8 @@ fn check_length(g: &Given, newest: &Superblock) -> std::result::Result<(), Strin
     }
     let (name, needed, there) = (geometry.name, blocks.saturating_mul(BLOCK_BYTES as u64), geometry.bytes);
     Err(format!(
-        "{name} is truncated: the volume needs {needed} bytes, {there} are there; restore its length (of a file: truncate -s {needed} \
-         {name})"
+        "{name} is truncated: the volume needs {needed} bytes, {there} are there; restore its length (of a file: truncate -s \
+         {needed})"
     ))
 }
 
