@@ -2,6 +2,7 @@
 
 use crate::error::{Fail, Outcome};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// One command of the program.
 pub struct Command {
@@ -77,6 +78,10 @@ pub fn arguments(
             return Err(command.misuse(format!("unknown option {}", flag.shown())));
         }
     }
+    // Each of them may be a path; without any the directory that we are in is meant.
+    let here = [".".into()];
+    let places = if positional.is_empty() { &here[..] } else { &positional };
+    places.iter().try_for_each(|place| crate::control::is_answered(Path::new(place)))?;
     Ok(positional)
 }
 

@@ -72,6 +72,8 @@ struct Walk<'a> {
     come_to_do: HashMap<Ino, Vec<u8>>,
     found: Vec<DiffData>,
     each: &'a mut Each<'a>,
+    /// Whether anybody still waits for it.
+    wanted: &'a dyn Fn() -> bool,
     /// When it got something.
     told_at: Instant,
 }
@@ -80,8 +82,14 @@ struct Walk<'a> {
 /// time; the rest is returned. No more is kept than directories to be compared, and what may have been renamed.
 ///
 /// # Errors
-/// Neither state has such a directory; damage; a state that was let go meanwhile; what `each` says.
-pub fn between(fs: &Fs, path: &Path, (old, new): (At, At), each: &mut Each<'_>) -> Result<Vec<DiffData>, Fail> {
+/// Neither state has such a directory; damage; a state that was let go meanwhile; what `each` says; that it is not `wanted` any more.
+pub fn between(
+    fs: &Fs,
+    path: &Path,
+    (old, new): (At, At),
+    each: &mut Each<'_>,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Vec<DiffData>, Fail> {
     let (was, is) = (found(fs, old, path)?, found(fs, new, path)?);
     let directory = |a: &Option<Attr>| a.as_ref().filter(|a| a.kind() == FileKind::Directory).map(|a| a.ino);
     let (in_old, in_new) = (directory(&was), directory(&is));
@@ -96,7 +104,7 @@ pub fn between(fs: &Fs, path: &Path, (old, new): (At, At), each: &mut Each<'_>) 
     let (gone, come, found) = (Vec::new(), Vec::new(), Vec::new());
     let (gone_to_do, come_to_do) = (HashMap::new(), HashMap::new());
     let told_at = Instant::now();
-    let mut walk = Walk { fs, old, new, to_do, gone, come, gone_to_do, come_to_do, found, each, told_at };
+    let mut walk = Walk { fs, old, new, to_do, gone, come, gone_to_do, come_to_do, found, each, wanted, told_at };
     while walk.has_more() {
         while let Some(pair) = walk.to_do.pop() {
             walk.compare(&pair)?;
@@ -171,6 +179,9 @@ impl Walk<'_> {
         if self.told_at.elapsed() >= TOLD_EVERY {
             self.send()?;
         }
+        if !(self.wanted)() {
+            return Err(Fail::new("nobody waits for it any more"));
+        }
         let old_path = pair.from.as_ref().unwrap_or(&pair.path);
         let mut compared: Vec<&[u8]> = Vec::new();
         for (name, ino) in was {
@@ -228,7 +239,14 @@ impl Walk<'_> {
                 let [a, b] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.readlink(at, ino).ok());
                 a.is_some() && a == b
             }
-            _ => self.fs.has_same_content((self.old, old), (self.new, new)).unwrap_or(false),
+            _ => {
+                let mut goes_on = || (self.wanted)();
+                match self.fs.has_same_content((self.old, old), (self.new, new), &mut goes_on) {
+                    Ok(Some(same)) => same,
+                    Ok(None) => return Err(Fail::new("nobody waits for it any more")),
+                    Err(_) => false,
+                }
+            }
         };
         if !same_content || !same_attributes {
             let d = difference("M", &path, from.as_deref(), kind(is.kind()), is.size);

@@ -51,6 +51,14 @@ const MORE: &[(&str, &str, &[&str])] = &[
          What it takes for granted of a device is told in docs/CRASH-MODEL.md of the source.",
         ],
     ),
+    (
+        "mount",
+        "TIMES OF FILES",
+        &[
+            "Times are kept to the nanosecond, from September 1677 to April 2262. What is set beyond that (touch(1), utimensat(2)) is kept as the nearest of these, without an error, \
+         as ext4 and xfs do it beyond theirs (1901 to 2446, and to 2486).",
+        ],
+    ),
     ("mount", "FSTAB", &["/dev/sdb1 /data nenrin noatime,allow_other 0 0:\nmounts a volume at boot, for all users"]),
 ];
 

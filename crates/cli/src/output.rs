@@ -46,11 +46,17 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A table: columns as wide as their widest cell, numbers to the right.
+/// Characters of a first cell that its column takes.
+const CELL_CHARS_MAX: usize = 80;
+
+/// A table: columns as wide as their widest cell, numbers to the right. What is longer than [`CELL_CHARS_MAX`] in the first column, where others follow it, has a line of its own, and the rest the next one: one
+/// such name would push all others out of sight.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = head.iter().map(|h| h.chars().count()).collect();
+    let is_long = |row: &[String]| row.len() > 1 && row[0].chars().count() > CELL_CHARS_MAX;
     for row in rows {
-        for (w, cell) in widths.iter_mut().zip(row) {
+        let skip = usize::from(is_long(row));
+        for (w, cell) in widths.iter_mut().zip(row).skip(skip) {
             *w = (*w).max(cell.chars().count());
         }
     }
@@ -59,6 +65,11 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut out = String::new();
     let head: Vec<String> = head.iter().map(|h| (*h).to_owned()).collect();
     for row in std::iter::once(&head).chain(rows) {
+        let mut row = row.clone();
+        if is_long(&row) {
+            out.push_str(&std::mem::take(&mut row[0]));
+            out.push('\n');
+        }
         let cells: Vec<String> = row
             .iter()
             .enumerate()
@@ -120,6 +131,9 @@ mod tests {
     fn tables_line_up() {
         let rows = vec![vec!["1".into(), "年輪".into()], vec!["200".into(), "b".into()]];
         assert_eq!(table(&["cno", "name"], &rows), "cno  name\n  1  年輪\n200  b\n");
+        let long = "x".repeat(CELL_CHARS_MAX + 1);
+        let rows = [vec![long.clone(), "1".into()], vec!["ab".into(), "22".into()]];
+        assert_eq!(table(&["name", "n"], &rows), format!("name   n\n{long}\n       1\nab    22\n"));
     }
 
     #[test]

@@ -7,8 +7,10 @@ use crate::control::{
     ShedData, VolumeInfo,
 };
 use crate::error::Fail;
+use crate::opening;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
+use crate::space::SpaceData;
 use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
@@ -205,7 +207,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         read_only: fs.options().read_only,
         problems: problems(fs).into_iter().chain(sb.scrubbed.as_ref().and_then(scrub_problem)).collect(),
         scrubbed: sb.scrubbed.as_ref().map(scrubbed),
-        notes: of_opening(fs).into_iter().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
+        notes: opening::notes(fs).into_iter().chain(forgetting(fs)).chain(laying(fs)).chain(troubles(fs)).collect(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
@@ -216,6 +218,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
+        space: SpaceData::of(&usage),
         cleaner: cleaner(fs, usage.available_blocks == 0),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
@@ -350,17 +353,6 @@ fn laying(fs: &Fs) -> Option<String> {
     Some(format!("devices have changed, and {} segments are still to be moved: {how}{waits}", s.segments_left))
 }
 
-/// What was told when the volume was opened, but for what is no longer so.
-fn of_opening(fs: &Fs) -> Vec<String> {
-    let (report, health) = (fs.recovery_report(), fs.health());
-    let is_over = |index: u16| {
-        let member = health.iter().find(|d| d.index == index);
-        member.is_none_or(|d| d.standing == Standing::Active)
-    };
-    let over = |note: &String| report.about_devices.iter().any(|(index, about)| about == note && is_over(*index));
-    report.notes.iter().filter(|note| !over(note)).cloned().collect()
-}
-
 /// What devices have done wrong, a line for each: others had what was needed, and that may not be so for ever.
 fn troubles(fs: &Fs) -> Vec<String> {
     let one = |d: &DeviceHealth| {
@@ -438,7 +430,8 @@ pub fn problems(fs: &Fs) -> Vec<String> {
     });
     let damage = fs.recovery_report().damage.clone();
     let damage = damage.into_iter().chain(damaged_reads(fs));
-    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).collect()
+    let slots = opening::slots_problem(fs);
+    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).chain(slots).collect()
 }
 
 /// Reads that were refused because of damage, with what could not be read of the first few files.
@@ -643,14 +636,7 @@ pub fn show_volume(v: &VolumeInfo) -> String {
         row("mounted at", format!("{} ({what}{how})", printable(&m.directory)));
     }
     let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(v.total_bytes).unwrap_or(0);
-    row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
-    let sheddable = v.history_bytes.saturating_sub(v.snapshot_bytes);
-    let kept = format!(
-        "{} kept by snapshots, {} shed when room is short",
-        show_bytes(v.snapshot_bytes),
-        show_bytes(sheddable)
-    );
-    row("history", format!("{} ({} %): {kept}", show_bytes(v.history_bytes), percent(v.history_bytes)));
+    v.space.rows(v.inodes).into_iter().for_each(|(name, value)| row(name, value));
     for s in v.shed.iter().take(SHED_SHOWN) {
         row("shed", format!("states of {} up to {}, but for snapshots", printable(&s.path), s.time));
     }
@@ -658,8 +644,8 @@ pub fn show_volume(v: &VolumeInfo) -> String {
         row("shed", format!("of {more} others; --json lists them"));
     }
     row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
-    row("reserved", format!("{} by fallocate, not written yet", show_bytes(v.reserved_bytes)));
-    row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
+    let available = (show_bytes(v.available_bytes), percent(v.available_bytes));
+    row("available", format!("{} ({} %): what is free, and history that goes for it", available.0, available.1));
     let c = &v.cleaner;
     let stuck = match c.stuck_segments {
         0 => String::new(),

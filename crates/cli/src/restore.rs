@@ -17,6 +17,8 @@
 
 mod attributes;
 mod hidden;
+mod in_place;
+mod names;
 mod place;
 mod reading;
 
@@ -24,13 +26,14 @@ use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use attributes::{Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
+use names::Names;
 pub use place::exists;
 use place::{Place, is_replaceable};
 use reading::Reading;
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{
@@ -72,6 +75,21 @@ pub struct Restored {
     pub beyond_count: u64,
     /// Who keeps what was replaced.
     pub keeper: less::Keeper,
+    /// Files that had more names than came back, and these may stand for something now: a path of each from what was copied.
+    pub parted_then: BTreeSet<PathBuf>,
+    /// Files of which a name was replaced, and others keep what they have, in the same way.
+    pub parted_now: BTreeSet<PathBuf>,
+}
+
+/// What becomes of what is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum There {
+    /// Nothing may be there.
+    Stays,
+    /// The copy takes its name.
+    Goes,
+    /// It is the same file still, and gets what it was: all its names have that.
+    Changes,
 }
 
 /// What cannot be had of a state.
@@ -184,11 +202,15 @@ pub struct Calls<'a> {
     pub salvage: bool,
 }
 
-/// Copies `from` to `to`, which `replace` allows to be there already.
+/// Copies `from` to `to`; `there` says what becomes of what has that name.
 ///
 /// # Errors
 /// What cannot be read, made or named, and why.
-pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Result<Restored, Fail> {
+pub fn copy(from: &Path, to: &Path, there: There, calls: &mut Calls<'_>) -> Result<Restored, Fail> {
+    let replace = there != There::Stays;
+    if there == There::Changes {
+        in_place::is_same_file(from, to)?;
+    }
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
@@ -203,22 +225,12 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         less::is_kept(to, &*calls.shown).map(|by| keeper.set(by))
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
-    let mut work = Work {
-        copied: Copied::default(),
-        links: HashMap::new(),
-        progress: calls.progress,
-        stop: calls.stop,
-        syncs_each: calls.sync.is_none() || !place.is_same_volume,
-        is_same_volume: place.is_same_volume,
-        reading: Reading::default(),
-        depth: 0,
-        left_out: Vec::new(),
-        salvages: calls.salvage,
-        bad: Vec::new(),
-        salvaged: Vec::new(),
-    };
-    let result = work.copy(from, &place.copy());
-    let (copied, left_out, salvaged) = (work.copied, work.left_out, work.salvaged);
+    let mut work = Work::new(calls.progress, calls.stop);
+    work.syncs_each = calls.sync.is_none() || !place.is_same_volume;
+    work.is_same_volume = place.is_same_volume;
+    work.salvages = calls.salvage;
+    let result = work.copy(from, &place.copy(), Path::new(""));
+    let (copied, left_out, salvaged, names) = (work.copied, work.left_out, work.salvaged, work.names);
     // What is there instead has no past either.
     let result = match left_out.first().filter(|_| known.is_some()) {
         Some(left) => result.and(Err(lost(left))),
@@ -226,14 +238,21 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     };
     let result = result.and_then(|()| (calls.fits)(&left_out));
     let mut sync = || calls.sync.as_mut().map_or(Ok(()), |sync| sync());
-    let result =
-        result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), &mut sync, &mut keep));
+    let result = result.map_err(Stop::Before).and_then(|()| match there {
+        There::Changes => place.give(known.as_ref(), &mut sync, &mut keep).map(|()| false),
+        _ => place.take_name(replace, known.as_ref(), &mut sync, &mut keep),
+    });
     let here = |e: Fail| Fail {
         message: e.message.replace(&place.copy().display().to_string(), &to.display().to_string()),
         ..e
     };
     match result {
         Ok(has_replaced) => {
+            let mut replaced = Names::default();
+            if has_replaced {
+                replaced.note_all(&place.copy(), Path::new(""));
+            }
+            let is_there = |path: &PathBuf| fs::symlink_metadata(place.there().join(path)).is_ok();
             let (mut beyond, mut beyond_count) = (Vec::new(), 0);
             if has_replaced {
                 look_beyond(&place.copy(), &place.there(), Path::new(""), &mut |path| {
@@ -253,6 +272,8 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
                 beyond,
                 beyond_count,
                 keeper: keeper.get(),
+                parted_then: if there == There::Changes { BTreeSet::new() } else { names.elsewhere() },
+                parted_now: replaced.elsewhere().into_iter().filter(is_there).collect(),
             })
         }
         Err(Stop::Before(e)) => {
@@ -336,6 +357,8 @@ struct Work<'a> {
     copied: Copied,
     /// Where inodes with several names were copied to.
     links: HashMap<u64, PathBuf>,
+    /// How many of these they have, and how many were copied.
+    names: Names,
     progress: &'a mut dyn FnMut(&Copied),
     stop: &'a dyn Fn() -> bool,
     /// Nothing else makes the copies durable.
@@ -361,13 +384,43 @@ enum Failed {
     Stopped,
 }
 
-impl Work<'_> {
-    fn copy(&mut self, from: &Path, to: &Path) -> Result<(), Fail> {
+impl Failed {
+    fn why(self) -> io::Error {
+        match self {
+            Self::Source(e) | Self::Target(e) => e,
+            Self::Stopped => io::ErrorKind::Interrupted.into(),
+        }
+    }
+}
+
+impl<'a> Work<'a> {
+    /// Of what is read on the way, whole, and made durable by somebody else.
+    fn new(progress: &'a mut dyn FnMut(&Copied), stop: &'a dyn Fn() -> bool) -> Self {
+        Self {
+            copied: Copied::default(),
+            links: HashMap::new(),
+            names: Names::default(),
+            progress,
+            stop,
+            syncs_each: false,
+            is_same_volume: false,
+            reading: Reading::default(),
+            depth: 0,
+            left_out: Vec::new(),
+            salvages: false,
+            bad: Vec::new(),
+            salvaged: Vec::new(),
+        }
+    }
+
+    /// Copies what is at `from`, which is `path` from the root of all that is copied.
+    fn copy(&mut self, from: &Path, to: &Path, path: &Path) -> Result<(), Fail> {
         if (self.stop)() {
             return Err(stopped());
         }
         let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(()) };
         if let Some(first) = self.links.get(&meta.ino()) {
+            self.names.note(path, &meta);
             return fs::hard_link(first, to).at(to.display());
         }
         // First, since nothing is made of what has to be left out.
@@ -381,7 +434,7 @@ impl Work<'_> {
         let Some(mut xattrs) = self.known(from, listed)? else { return Ok(()) };
         let has_list = has_access_list(&xattrs);
         let Some(mode) = self.known(from, mode_then(from, &meta, &mut xattrs))? else { return Ok(()) };
-        let is_made = if meta.is_dir() { self.directory(from, to)? } else { self.file(from, to, &meta)? };
+        let is_made = if meta.is_dir() { self.directory(from, to, path)? } else { self.file(from, to, &meta)? };
         if is_made {
             let is_link = meta.file_type().is_symlink();
             self.copied.permissions_lost += u64::from(mode.is_none() && !is_link);
@@ -392,6 +445,7 @@ impl Work<'_> {
                 self.copied.directories += 1;
             } else {
                 self.copied.files += 1;
+                self.names.note(path, &meta);
                 if meta.nlink() > 1 {
                     self.links.insert(meta.ino(), to.to_owned());
                 }
@@ -419,7 +473,7 @@ impl Work<'_> {
     }
 
     /// Whether it was made: what is not known is not.
-    fn directory(&mut self, from: &Path, to: &Path) -> Result<bool, Fail> {
+    fn directory(&mut self, from: &Path, to: &Path, path: &Path) -> Result<bool, Fail> {
         // What is in it comes at once or not at all.
         let entries = fs::read_dir(from).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let Some(entries) = self.known(from, entries)? else { return Ok(false) };
@@ -432,7 +486,7 @@ impl Work<'_> {
             if is_hidden(name.as_encoded_bytes()) && fs::symlink_metadata(from.join(&name)).is_ok_and(is_private) {
                 continue;
             }
-            self.copy(&from.join(&name), &to.join(&name))?;
+            self.copy(&from.join(&name), &to.join(&name), &path.join(&name))?;
         }
         self.depth -= 1;
         Ok(true)

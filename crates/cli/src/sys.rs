@@ -72,7 +72,7 @@ pub fn close_inherited() {
 }
 
 /// The user at the other end of a Unix socket.
-pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
+pub fn peer(socket: &impl AsFd) -> io::Result<Peer> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers are to a live ucred and its size.
@@ -85,7 +85,24 @@ pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
             &raw mut bytes,
         )
     })?;
-    Ok(cred.uid)
+    Ok(Peer { uid: cred.uid, pid: cred.pid })
+}
+
+/// The process at the other end of a socket, when it began to listen.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its number.
+    pub pid: i32,
+}
+
+/// Whether the other end of a socket has closed it.
+pub fn has_hung_up(socket: &impl AsFd) -> bool {
+    let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    let mut fd = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: the pointer is to one live pollfd; nothing is waited for.
+    unsafe { libc::poll(&raw mut fd, 1, 0) > 0 && fd.revents & gone != 0 }
 }
 
 /// Broken-down local time of a moment, and the offset from UTC in seconds.

@@ -46,8 +46,10 @@ impl Target {
 
     fn of_devices(path: &Path) -> Result<Self, Fail> {
         let absolute = members::absolute(path);
-        if let Some(owner) = control::owner_of_device(&absolute) {
-            return Ok(Self::Owner(owner));
+        match control::asked_of_device(&absolute) {
+            (Some(owner), _) => return Ok(Self::Owner(owner)),
+            (None, Some(silent)) => return Err(Fail::at(path.display(), silent)),
+            (None, None) => {}
         }
         let mut members = match members::try_open(&absolute, OpenMode::READER) {
             Ok(members) => members?,

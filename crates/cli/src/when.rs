@@ -109,10 +109,18 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if matches!(name, "." | "..") {
         return Err(format!("{name:?}: of that name there is a directory everywhere; a snapshot needs another one"));
     }
-    match parse(name, 0) {
-        Ok(When::Name(_)) => Ok(()),
-        _ => Err(format!("{name:?}: a snapshot's name must not look like a number or a time")),
+    if name.starts_with('@') || is_word_for_time(name) || !matches!(parse(name, 0), Ok(When::Name(_))) {
+        return Err(format!("{name:?}: a snapshot's name must not look like a number or a time; choose another"));
     }
+    Ok(())
+}
+
+/// Words that people say for a time, or for a place among all states: nobody could tell what is meant by the name. Those that have such
+/// a name are found by it.
+fn is_word_for_time(name: &str) -> bool {
+    const WORDS: [&str; 8] = ["now", "today", "yesterday", "tomorrow", "current", "latest", "newest", "oldest"];
+    let name = name.to_lowercase();
+    WORDS.contains(&&*name) || name.ends_with(" ago")
 }
 
 fn ago(text: &str, now: i64) -> Option<i64> {
@@ -520,7 +528,9 @@ mod tests {
         for name in ["monday", "before upgrade", "v1.2", "2025", "年輪"] {
             assert_eq!(check_name(name).is_ok(), name != "2025", "{name}");
         }
-        for name in ["", ".", "..", " x", "a/b", "a,b", "a\nb", "2025-06-01", "3 days ago", &"x".repeat(256)] {
+        for name in
+            ["", ".", "..", " x", "a/b", "a,b", "a\nb", "2025-06-01", "3 days ago", "Now", "@7", &"x".repeat(256)]
+        {
             assert!(check_name(name).is_err(), "{name}");
         }
     }

@@ -131,6 +131,15 @@ impl Made {
     }
 }
 
+/// What the names of directories begin with in which a restore makes its copy.
+pub const RESTORING: &str = ".restoring-";
+
+/// Whether a name is that of a directory in which a restore makes its copy.
+#[must_use]
+pub fn is_of_restore(name: &[u8]) -> bool {
+    name.strip_prefix(RESTORING.as_bytes()).is_some_and(|pid| !pid.is_empty() && pid.iter().all(u8::is_ascii_digit))
+}
+
 /// The node id of an inode of a view; `None` when the number is too large for one.
 pub(crate) const fn id_of(view: u16, ino: Ino) -> Option<u64> {
     if ino.0 > INO_MASK { None } else { Some(PAST | (view as u64) << VIEW_SHIFT | ino.0) }

@@ -45,6 +45,8 @@ pub const COMMAND: Command = Command {
             Under mirror and parity OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command\n\
             with --force when the volume was unmounted meanwhile; until it has ended the volume is on OLD. Then OLD is free; its\n\
             content is not wiped.\n\
+            An image that was cut to less than is used of it is told, and what lay behind is had from others where they have it:\n\
+            truncate -s to its length and nenrin scrub bring it back; -o degraded mounts without it, as if it were not there.\n\
             read errors, wrong blocks, write errors: what a device failed to give, gave otherwise than it was written while another\n\
             had it right, and failed to take, since it is a member. forgive: these are counted anew, as after another cable.",
     examples: &[

@@ -1,6 +1,6 @@
 //! `nenrin device replace`.
 
-use crate::control::{Client, JoinData, Request};
+use crate::control::{Client, DeviceData, JoinData, Request, VolumeInfo};
 use crate::device;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
@@ -32,7 +32,10 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     if owner.hello.read_only {
         return Err(Fail::at(place.display(), "mounted read-only; mount it writable to change its devices"));
     }
-    let identity = device::identity(new).at(new.display())?;
+    let identity = match device::identity(new) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(is_to_be_made(owner, old, new)),
+        identity => identity.at(new.display())?,
+    };
     if owner.hello.identities.contains(&identity) {
         return Err(Fail::at(new.display(), "a device of this volume already; name another one"));
     }
@@ -45,6 +48,26 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     let request = Request::Replace { old: old.to_string_lossy().into_owned(), new: device::absolute(new), uuid };
     let number: u16 = owner.call(&request)?;
     follow(owner, place, new, number, wishes.json)
+}
+
+/// What is to take the place of a device is not there: how a file for it is made.
+fn is_to_be_made(owner: &mut Client, old: &OsStr, new: &Path) -> Fail {
+    let info: Option<VolumeInfo> = owner.call(&Request::Info).ok();
+    let is_meant = |d: &DeviceData| {
+        let same =
+            |path: &String| Path::new(path) == Path::new(old) || Path::new(path) == device::absolute(Path::new(old));
+        old.to_str().is_some_and(|text| text.parse() == Ok(d.number)) || d.path.as_ref().is_some_and(same)
+    };
+    let bytes = info.iter().flat_map(|i| &i.devices).find(|d| is_meant(d)).map(|d| d.target_bytes.max(d.bytes));
+    let size = bytes.map_or_else(
+        || "SIZE".to_owned(),
+        |bytes| match bytes % (1 << 20) {
+            0 => format!("{}M", bytes >> 20),
+            _ => bytes.to_string(),
+        },
+    );
+    let place = new.display();
+    Fail::at(&place, format!("is not there; name a device, or make a file for it first: fallocate -l {size} {place}"))
 }
 
 /// Gives up what is under way.

@@ -7,7 +7,7 @@ use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::less::{Keeper, Shown};
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
-use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored};
+use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored, There};
 use crate::shelf::Shelf;
 use crate::size::show_bytes;
 use crate::teller::Teller;
@@ -15,6 +15,7 @@ use crate::then::Then;
 use crate::{mounts, states, sys, when};
 use serde_json::json;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -26,6 +27,7 @@ pub const COMMAND: Command = Command {
     name: "restore",
     usage: &[
         "restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force|--salvage]",
+        "restore [--json] PATH --at WHEN --in-place",
         "restore [--json] --list-deleted DIR",
     ],
     about: "Brings back a file or a directory as it was",
@@ -39,6 +41,10 @@ pub const COMMAND: Command = Command {
         (
             "--force",
             "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
+        ),
+        (
+            "--in-place",
+            "give the file itself what it was, so that all its hard links have it; a checkpoint keeps what it is now",
         ),
         (
             "--salvage",
@@ -63,9 +69,13 @@ pub const COMMAND: Command = Command {
             replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is left of it: it says which bytes\n\
             are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume\n\
             nor is root restores what he may read, without --force.\n\
+            A name that is restored is a file of its own: other names of what it was, or of what was there (hard links), that are not\n\
+            restored with it keep what they have, which is told (in JSON parted: the paths). --in-place writes to the file itself,\n\
+            where the name still is that file: whoever has it open sees it change, and a crash leaves all of the old or of the new.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
+        ("restore ~/work/report.txt --at monday --in-place", "the same for all names of a file with hard links"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
         ("restore --list-deleted ~/work", "what is missing here, and which checkpoint had it last, say 1234"),
         ("restore ~/work/old-project --at 1234", "and back it is"),
@@ -74,12 +84,14 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut json, mut how, mut list) = (false, How { force: false, salvage: false }, false);
+    let (mut json, mut how, mut list) = (false, How { there: There::Stays, salvage: false }, false);
     let (mut at, mut to, mut exact) = (None, None, None);
+    let (mut is_forced, mut in_place) = (false, false);
     let given = arguments(&COMMAND, parser, 1, |flag, parser| {
         match flag.shown().as_str() {
             "--json" => json = true,
-            "--force" => how.force = true,
+            "--force" => is_forced = true,
+            "--in-place" => in_place = true,
             "--salvage" => how.salvage = true,
             "--list-deleted" => list = true,
             "--at" => at = Some(text_value(parser)?),
@@ -90,12 +102,22 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(true)
     })?;
     let path = given.first().map(Path::new);
+    if in_place && (list || is_forced || how.salvage || to.is_some() || exact.is_some()) {
+        return Err(
+            COMMAND.misuse("--in-place changes the file itself, and goes with none of the other options but --json")
+        );
+    }
+    how.there = match (is_forced, in_place) {
+        (_, true) => There::Changes,
+        (true, _) => There::Goes,
+        _ => There::Stays,
+    };
     match (list, path, at) {
         (true, Some(_), Some(_)) => Err(COMMAND.misuse("--list-deleted takes no --at")),
-        (true, Some(_), None) if to.is_some() || exact.is_some() || how.force || how.salvage => {
+        (true, Some(_), None) if to.is_some() || exact.is_some() || is_forced || how.salvage => {
             Err(COMMAND.misuse("--list-deleted restores nothing, so --to, --as, --force and --salvage mean nothing"))
         }
-        (false, ..) if how.force && how.salvage => {
+        (false, ..) if is_forced && how.salvage => {
             Err(COMMAND.misuse("--salvage goes without --force: what is not whole replaces nothing"))
         }
         (false, ..) if to.is_some() && exact.is_some() => Err(COMMAND.misuse("--to and --as exclude each other")),
@@ -113,8 +135,8 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 /// What a user wants to be done.
 #[derive(Clone, Copy)]
 struct How {
-    /// What is there is replaced.
-    force: bool,
+    /// What becomes of what is there.
+    there: There,
     /// What is left of damaged files is wanted.
     salvage: bool,
 }
@@ -259,7 +281,37 @@ fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -
     format!("{what} {named} is not there any more: {names}{more}{kept}")
 }
 
-fn bring_back(path: &Path, at: &str, to: &Dest, How { force, salvage }: How, json: bool) -> Outcome {
+/// Files that are of their own now, while names elsewhere keep what they have. Beside its place nobody takes a copy for what it was.
+fn parted(then: &BTreeSet<PathBuf>, now: &BTreeSet<PathBuf>, dest: &Path, is_itself: bool) -> Vec<PathBuf> {
+    let all: BTreeSet<&PathBuf> = now.iter().chain(then.iter().filter(|_| is_itself)).collect();
+    let there = |below: &PathBuf| if below.as_os_str().is_empty() { dest.to_owned() } else { dest.join(below) };
+    all.into_iter().map(there).collect()
+}
+
+/// Files of their own that are told.
+const PARTED_SHOWN: usize = 5;
+
+fn tell_parted(parted: &[PathBuf]) {
+    let Some(first) = parted.first() else { return };
+    let names: Vec<String> = parted.iter().take(PARTED_SHOWN).map(|p| printable(&p.to_string_lossy())).collect();
+    let (verb, what) = match parted.len() {
+        1 => ("is a file of its own now", "its other names (hard links) keep"),
+        _ => ("are files of their own now", "their other names (hard links) keep"),
+    };
+    let more = match parted.len().saturating_sub(PARTED_SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more (--json lists all)"),
+    };
+    let first = printable(&first.to_string_lossy());
+    output::notice(format!(
+        "{}{more} {verb}: {what} what they have; ln -f {first} OTHER makes them one again, and --in-place instead of --force keeps \
+         them so",
+        names.join(", ")
+    ));
+}
+
+fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, json: bool) -> Outcome {
+    let force = there != There::Stays;
     let (mut teller, mount, inside) = told_by(path)?;
     let state = teller.find(at)?;
     let root = Shelf::of(&mount)?.root(state.cno);
@@ -282,7 +334,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { force, salvage }: How, jso
         }
         None => e,
     })?;
-    let is_around_us = force && is_around_us(dest);
+    let is_around_us = there == There::Goes && is_around_us(dest);
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
     let volume = device(&mount.point).at(mount.point.display())?;
     let parent = mounts::above(dest);
@@ -325,8 +377,8 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { force, salvage }: How, jso
         stop: &sys::ending_signal_waits,
         salvage,
     };
-    let Restored { copied, left_out, salvaged, rest, beyond, beyond_count, keeper } =
-        restore::copy(&from, dest, force, &mut calls)
+    let Restored { copied, left_out, salvaged, rest, beyond, beyond_count, keeper, parted_then, parted_now } =
+        restore::copy(&from, dest, there, &mut calls)
             .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
             .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
@@ -367,6 +419,8 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { force, salvage }: How, jso
     if beyond_count > 0 {
         output::notice(went_with(&beyond, beyond_count, &named, kept_in));
     }
+    let parted = parted(&parted_then, &parted_now, dest, matches!(to, Dest::Itself));
+    tell_parted(&parted);
     if json {
         output::json(&json!({
             "path": dest.to_string_lossy(),
@@ -382,6 +436,8 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { force, salvage }: How, jso
             "replaced_kept_in": kept_in,
             "went": beyond.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
             "went_count": beyond_count,
+            "in_place": there == There::Changes,
+            "parted": parted.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
             "rest": rest.map(|r| r.path.to_string_lossy().into_owned()),
         }))?;
         return Ok(code);

@@ -23,7 +23,8 @@ pub const COMMAND: Command = Command {
         ("--json", "as JSON"),
     ],
     notes: "With one argument, create and delete take it for a directory if there is one of that name, else for the snapshot's\n\
-            name. Without a name, create uses the time. A name must not look like a number or a time.\n\
+            name. Without a name, create uses the time. A name must not look like a number or a time,\n\
+            nor be a word for one (now, today, latest, oldest, ...), nor begin with @. Snapshots that have such a name are found by it.\n\
             What a listing says that a snapshot frees becomes available (df) when it alone is deleted; what two keep, with the\n\
             second. What unnamed checkpoints keep is available already: they go when room is short.\n\
             Content that the kernel still keeps, of shared mappings or under cache=writeback, is brought in first: those pages\n\

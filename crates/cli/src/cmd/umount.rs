@@ -55,6 +55,7 @@ pub fn umount(directory: &Path) -> Outcome {
 }
 
 fn unmounted(directory: &Path) -> Result<Seen, Fail> {
+    control::is_answered(directory)?;
     let real = mounts::real_path(directory).at(directory.display())?;
     let Some(mount) = mounts::of_point(&real) else {
         return Err(Fail::at(directory.display(), "nothing is mounted here"));

@@ -1,5 +1,6 @@
 //! The side that asks.
 
+use super::silent::{self, Patience};
 use super::{Hello, MountData, REPLY_BYTES_MAX, Reply, Request, sockets};
 use crate::device;
 use crate::error::Fail;
@@ -13,41 +14,55 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
-
-/// How long a daemon may take to say who it is.
-const HELLO_TIME: Duration = Duration::from_secs(5);
+use std::time::{Duration, Instant};
 
 /// A connection to the owner of a volume.
 pub struct Client {
     stream: BufReader<UnixStream>,
     /// What the owner said of itself.
     pub hello: Hello,
+    /// Where, and as whom, it answers.
+    socket: PathBuf,
+    uid: u32,
+    patience: Patience,
+}
+
+/// What came of asking at a socket.
+enum Heard {
+    Answer(Box<Client>),
+    /// Somebody is there, and says nothing: this process.
+    Silence(i32),
+    /// Nobody is there, or somebody who is neither who was looked for nor root; or nothing that can be understood.
+    Nothing,
 }
 
 impl Client {
-    /// Connects, and asks who is there. `None` where nobody answers, or somebody
-    /// who is neither `uid` nor root.
-    fn connect(socket: &Path, uid: u32) -> Option<Self> {
-        let stream = sys::connect_now(socket).ok()?;
-        let peer = sys::peer_uid(&stream).ok()?;
-        if peer != uid && peer != 0 {
-            return None;
+    /// Connects, and asks who is there.
+    fn connect(socket: &Path, uid: u32, patience: Patience) -> Heard {
+        let Ok(stream) = sys::connect_now(socket) else { return Heard::Nothing };
+        let Ok(peer) = sys::peer(&stream) else { return Heard::Nothing };
+        let is_set = stream.set_read_timeout(Some(patience.hello)).is_ok();
+        if peer.uid != uid && peer.uid != 0 || !is_set {
+            return Heard::Nothing;
         }
-        stream.set_read_timeout(Some(HELLO_TIME)).ok()?;
-        let mut stream = BufReader::new(stream);
-        let hello = call(&mut stream, &Request::Hello, &mut |()| ()).ok()?;
-        // What is asked later may take its time.
-        stream.get_ref().set_read_timeout(None).ok()?;
-        Some(Self { stream, hello })
+        let (mut stream, mut is_silent) = (BufReader::new(stream), false);
+        let waits = &mut || {
+            is_silent = true;
+            Err(silent::no_answer(peer.pid))
+        };
+        match call(&mut stream, &Request::Hello, &mut |()| (), waits) {
+            Ok(hello) => Heard::Answer(Box::new(Self { stream, hello, socket: socket.to_owned(), uid, patience })),
+            Err(_) if is_silent => Heard::Silence(peer.pid),
+            Err(_) => Heard::Nothing,
+        }
     }
 
     /// Asks, and waits for the answer.
     ///
     /// # Errors
-    /// What the owner answered; or that it went away.
+    /// What the owner answered; that it went away, or does not answer any more.
     pub fn call<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, Fail> {
-        call(&mut self.stream, request, &mut |()| ())
+        self.call_for_parts(request, &mut |()| ())
     }
 
     /// Asks for something long: `each` gets the parts as they come.
@@ -59,7 +74,19 @@ impl Client {
         request: &Request,
         each: &mut dyn FnMut(P),
     ) -> Result<T, Fail> {
-        call(&mut self.stream, request, each)
+        let Self { stream, hello, socket, uid, patience } = self;
+        let (begun, pid) = (Instant::now(), hello.pid);
+        stream.get_ref().set_read_timeout(Some(patience.step)).map_err(|e| gone(&e))?;
+        // What takes its time goes on for as long as somebody is there, who answers others.
+        let waits = &mut || {
+            let of_others = Patience { hello: patience.alive, ..*patience };
+            if let Heard::Silence(pid) = Self::connect(socket, *uid, of_others) {
+                return Err(silent::no_answer(pid));
+            }
+            let is_over = request.is_quick() && begun.elapsed() >= patience.quick;
+            if is_over { Err(silent::no_news(pid, patience.quick)) } else { Ok(()) }
+        };
+        call(stream, request, each, waits)
     }
 
     /// Whether the owner's process has closed the connection by now.
@@ -86,23 +113,35 @@ fn call<T: DeserializeOwned, P: DeserializeOwned>(
     stream: &mut BufReader<UnixStream>,
     request: &Request,
     each: &mut dyn FnMut(P),
+    waits: &mut dyn FnMut() -> Result<(), Fail>,
 ) -> Result<T, Fail> {
     let mut line = serde_json::to_string(request).map_err(|e| strange(&e))?;
     line.push('\n');
     stream.get_mut().write_all(line.as_bytes()).map_err(|e| gone(&e))?;
     loop {
-        let mut answer = Vec::new();
-        let bytes = stream.by_ref().take(REPLY_BYTES_MAX).read_until(b'\n', &mut answer).map_err(|e| gone(&e))?;
+        let answer = line_of(stream, waits)?;
         match serde_json::from_slice(&answer) {
             Ok(Reply::Part(part)) => each(part),
             Ok(Reply::Ok(value)) => return Ok(value),
             Ok(Reply::Error { code, message }) => return Err(Fail { code, message }),
-            Err(_) if bytes as u64 == REPLY_BYTES_MAX => {
+            Err(_) if answer.len() as u64 == REPLY_BYTES_MAX => {
                 return Err(Fail::new(format!("the owner's answer has more than {}", show_bytes(REPLY_BYTES_MAX))));
             }
             // It ends with a line, or with who wrote it.
             Err(_) if !answer.ends_with(b"\n") => return Err(gone(&io::ErrorKind::UnexpectedEof.into())),
             Err(e) => return Err(strange(&e)),
+        }
+    }
+}
+
+/// A line of an answer, or as much of it as there is; `waits` is called whenever nothing comes for a while.
+fn line_of(stream: &mut BufReader<UnixStream>, waits: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Vec<u8>, Fail> {
+    let mut line = Vec::new();
+    loop {
+        match stream.by_ref().take(REPLY_BYTES_MAX - line.len() as u64).read_until(b'\n', &mut line) {
+            Ok(_) => return Ok(line),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => waits()?,
+            Err(e) => return Err(gone(&e)),
         }
     }
 }
@@ -116,31 +155,64 @@ fn strange(e: &serde_json::Error) -> Fail {
 }
 
 /// Asks the daemons of this user, and as another user also root's, for the one that fits: all at once, since one that
-/// is stopped, or waits for its device, must not keep us from another.
-fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> Option<Client> {
+/// is stopped, or waits for its device, must not keep us from another. Where none fits, which processes do not answer.
+fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> (Option<Client>, Vec<i32>) {
     let (sender, found) = mpsc::channel();
     for (socket, uid) in uids.iter().flat_map(|uid| sockets(*uid).into_iter().map(move |s| (s, *uid))) {
         let sender = sender.clone();
-        let ask = move || {
-            if let Some(client) = Client::connect(&socket, uid) {
-                // Who asked may have found another.
-                let _ = sender.send(client);
-            }
-        };
+        // Who asked may have found another.
+        let ask = move || drop(sender.send(Client::connect(&socket, uid, Patience::default())));
         // Without a thread there is no more of this process than this command.
         let _ = sys::spawned_deaf(|| thread::Builder::new().name("nenrin-hello".into()).spawn(ask));
     }
     drop(sender);
-    found.into_iter().find(|c| fits(&c.hello))
+    let mut silent = Vec::new();
+    for heard in found {
+        match heard {
+            Heard::Answer(client) if fits(&client.hello) => return (Some(*client), silent),
+            Heard::Silence(pid) => silent.push(pid),
+            Heard::Answer(_) | Heard::Nothing => {}
+        }
+    }
+    (None, silent)
 }
 
 /// The owner of the volume on this device, or one of these, if it is one that answers us.
 pub fn owner_of_device(path: &Path) -> Option<Client> {
-    let identities: Vec<String> = members::split(path).iter().flat_map(|p| device::identities(p)).collect();
+    asked_of_device(path).0
+}
+
+/// The same; or else that it does not answer, where that is known.
+pub fn asked_of_device(path: &Path) -> (Option<Client>, Option<Fail>) {
+    let devices = members::split(path);
+    let identities: Vec<String> = devices.iter().flat_map(|p| device::identities(p)).collect();
     if identities.is_empty() {
-        return None;
+        return (None, None);
     }
-    find(&[sys::euid(), 0], |hello| hello.identities.iter().any(|i| identities.contains(i)))
+    let (found, silent) = find(&[sys::euid(), 0], |hello| hello.identities.iter().any(|i| identities.contains(i)));
+    let owner = silent.into_iter().find(|pid| devices.iter().any(|d| silent::has_open(*pid, d)));
+    (found, owner.map(silent::no_answer))
+}
+
+/// Fails where a path leads into a mount whose process does not answer: whoever asks for anything there waits for as long. Nothing there
+/// is asked for, and where that cannot be known it is no failure.
+pub fn is_answered(path: &Path) -> Result<(), Fail> {
+    let Some(mount) = silent::mount_on_the_way(path) else { return Ok(()) };
+    let (None, silent) = find(&[mount.user], |hello| hello.mounts.iter().any(|m| is_of(m, &mount))) else {
+        return Ok(());
+    };
+    match silent.into_iter().find(|pid| silent::serves(*pid, &mount)) {
+        Some(pid) => Err(Fail::at(path.display(), silent::no_answer(pid))),
+        None => Ok(()),
+    }
+}
+
+/// An owner that could not tell the number of its mount still knows the place.
+fn is_of(m: &MountData, mount: &Mount) -> bool {
+    match m.device.as_str() {
+        "" => Path::new(&m.directory) == mount.point,
+        device => device == mount.device,
+    }
 }
 
 /// The owner of the volume that `path` lies on, its mount, and the path without links.
@@ -179,12 +251,10 @@ pub fn mount_of_directory(path: &Path) -> Result<(Option<Client>, Mount, PathBuf
         );
         return Err(Fail::at(path.display(), text));
     }
-    // An owner that could not tell the number of its mount still knows the place.
-    let is_it = |m: &MountData| match m.device.as_str() {
-        "" => Path::new(&m.directory) == mount.point,
-        device => device == mount.device,
-    };
-    let found = find(&[mount.user], |hello| hello.mounts.iter().any(is_it));
+    let (found, silent) = find(&[mount.user], |hello| hello.mounts.iter().any(|m| is_of(m, &mount)));
+    if let Some(pid) = silent.into_iter().find(|pid| found.is_none() && silent::serves(*pid, &mount)) {
+        return Err(Fail::at(path.display(), silent::no_answer(pid)));
+    }
     match found {
         None if mount.user != sys::euid() && sys::euid() != 0 => Ok((None, mount, real)),
         Some(client) => Ok((Some(client), mount, real)),
@@ -203,7 +273,7 @@ mod tests {
         owner.shutdown(std::net::Shutdown::Write).unwrap();
         let mut parts = Vec::new();
         let each = &mut |some: Vec<u32>| parts.extend(some);
-        let answer = call(&mut BufReader::new(command), &Request::Segments, each);
+        let answer = call(&mut BufReader::new(command), &Request::Segments, each, &mut || Ok(()));
         (parts, answer.map_err(|fail| fail.message))
     }
 
@@ -235,5 +305,47 @@ mod tests {
             let why = told(nonsense).1.unwrap_err();
             assert!(why.starts_with("the owner's answer makes no sense"), "{why}");
         }
+    }
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    /// An owner who says who he is to the first `hellos` that ask, and answers what else is asked when `said` hellos were.
+    fn owner(socket: &Path, hellos: usize, said: usize) {
+        let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+        thread::spawn(move || {
+            let hello = b"{\"ok\":{\"identities\":[],\"pid\":7,\"read_only\":false,\"closing\":false,\"mounts\":[]}}\n";
+            let mut all = Vec::new();
+            for n in 0.. {
+                let mut stream = listener.accept().unwrap().0;
+                if n < hellos {
+                    stream.write_all(hello).unwrap();
+                }
+                all.push(stream);
+                if n + 1 == said {
+                    let _ = all[0].write_all(b"{\"ok\":[5]}\n");
+                }
+            }
+        });
+    }
+
+    /// What takes long goes on as long as somebody is there; what is quick does not.
+    #[test]
+    fn who_does_not_answer_any_more_is_named() {
+        let patience = Patience { hello: 2000 * MILLI, alive: 100 * MILLI, step: 5 * MILLI, quick: 50 * MILLI };
+        let asked = |hellos, said, request| {
+            let dir = tempfile::tempdir().unwrap();
+            let socket = dir.path().join("s");
+            owner(&socket, hellos, said);
+            let Heard::Answer(mut client) = Client::connect(&socket, sys::euid(), patience) else { panic!("no hello") };
+            client.call::<Vec<u32>>(&request).map_err(|e| e.message)
+        };
+        assert_eq!(asked(100, 20, Request::Segments), Ok(vec![5]));
+        let silent = asked(3, 100, Request::Segments).unwrap_err();
+        assert!(
+            silent.contains(&format!("process {}", std::process::id())) && silent.contains("does not answer"),
+            "{silent}"
+        );
+        let slow = asked(10_000, 10_000, Request::Info).unwrap_err();
+        assert!(slow.contains("process 7 answers others"), "{slow}");
     }
 }

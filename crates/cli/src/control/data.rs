@@ -1,6 +1,7 @@
 //! What is said over a control socket. The same structures are what --json prints.
 
 use super::past::CheckpointData;
+use crate::space::SpaceData;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -190,6 +191,23 @@ pub enum Request {
         /// `major:minor` in mountinfo.
         device: String,
     },
+}
+
+impl Request {
+    /// Whether the answer takes no time, but for devices that stand still: nothing is read for it, or little.
+    pub const fn is_quick(&self) -> bool {
+        matches!(
+            self,
+            Self::Hello
+                | Self::Info
+                | Self::Lasting
+                | Self::Checkpoints
+                | Self::Retention
+                | Self::Find { .. }
+                | Self::JoinStatus
+                | Self::Failure
+        )
+    }
 }
 
 /// The answer: a value, or one line that says why not. What is long comes in parts before it, of which each has a line.
@@ -602,6 +620,9 @@ pub struct VolumeInfo {
     pub reserved_bytes: u64,
     /// Bytes that can still be written, history that may be shed included.
     pub available_bytes: u64,
+    /// Where all of it is.
+    #[serde(default)]
+    pub space: SpaceData,
     /// What the cleaner does.
     pub cleaner: CleanerData,
     /// Files, directories and so on.

@@ -33,16 +33,35 @@ impl Answer {
 /// Where the parts of a long answer go as they come.
 pub struct Parts<'a> {
     to: &'a mut dyn Write,
+    wanted: Wanted<'a>,
+}
+
+/// Whether anybody still waits for an answer.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    stream: &'a UnixStream,
     leaving: &'a AtomicBool,
 }
 
-impl Parts<'_> {
+impl Wanted<'_> {
+    /// Who asked is there, and the volume is not being released.
+    pub fn is_so(&self) -> bool {
+        !self.leaving.load(Ordering::Acquire) && !sys::has_hung_up(self.stream)
+    }
+}
+
+impl<'a> Parts<'a> {
+    /// Tells whether anybody still waits, while parts are sent, too.
+    pub const fn wanted(&self) -> Wanted<'a> {
+        self.wanted
+    }
+
     /// Sends one. No lock of the library may be held: it waits for who asked.
     ///
     /// # Errors
     /// Who asked went away or does not read on; the volume is being released.
     pub fn send(&mut self, part: &impl Serialize) -> Result<(), Fail> {
-        if self.leaving.load(Ordering::Acquire) {
+        if self.wanted.leaving.load(Ordering::Acquire) {
             return Err(Fail::new("the volume is being released"));
         }
         serde_json::to_writer(&mut *self.to, &Reply::<(), _>::Part(part)).at("answer")?;
@@ -339,7 +358,7 @@ impl Drop for Busy<'_> {
 }
 
 fn serve(stream: UnixStream, handler: &Handler, state: &State) {
-    let allowed = sys::peer_uid(&stream).is_ok_and(|uid| uid == 0 || uid == sys::euid());
+    let allowed = sys::peer(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == sys::euid());
     if stream.set_write_timeout(Some(PAUSE)).is_err() {
         return;
     }
@@ -352,7 +371,8 @@ fn serve(stream: UnixStream, handler: &Handler, state: &State) {
         }
         let busy = Busy::new(&state.busy);
         let mut to = BufWriter::new(Outlet { stream: stream.get_ref(), leaving: &state.leaving, ended: false });
-        let sent = answer(&line, allowed, handler, &mut to, &state.leaving).and_then(|()| to.flush());
+        let wanted = Wanted { stream: stream.get_ref(), leaving: &state.leaving };
+        let sent = answer(&line, allowed, handler, &mut to, wanted).and_then(|()| to.flush());
         drop(to);
         drop(busy);
         if sent.is_err() || !allowed {
@@ -361,12 +381,12 @@ fn serve(stream: UnixStream, handler: &Handler, state: &State) {
     }
 }
 
-fn answer(line: &str, allowed: bool, handler: &Handler, to: &mut dyn Write, leaving: &AtomicBool) -> io::Result<()> {
+fn answer(line: &str, allowed: bool, handler: &Handler, to: &mut dyn Write, wanted: Wanted<'_>) -> io::Result<()> {
     let result = if !allowed {
         Err(Fail::new("permission denied: only root and the user who mounted the volume are answered"))
     } else {
         match serde_json::from_str(line) {
-            Ok(request) => handler(request, &mut Parts { to, leaving }),
+            Ok(request) => handler(request, &mut Parts { to, wanted }),
             Err(_) => {
                 Err(Fail::new("the owner of the volume does not understand this request; mount it with this nenrin"))
             }
@@ -484,6 +504,32 @@ mod tests {
             assert!(Instant::now() < end, "nobody waits for it any more");
             thread::sleep(PAUSE / 5);
         }
+    }
+
+    /// Also while nothing is sent, as nothing is found for long.
+    #[test]
+    fn a_command_that_has_ended_is_noticed_without_a_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let (told, ended) = std::sync::mpsc::channel();
+        let begun = Arc::new(Barrier::new(2));
+        let at = begun.clone();
+        let handler = move |_, parts: &mut Parts<'_>| {
+            let wanted = parts.wanted();
+            assert!(wanted.is_so());
+            at.wait();
+            while wanted.is_so() {
+                thread::sleep(PAUSE / 20);
+            }
+            told.send(()).unwrap();
+            Ok(Answer::of("the end"))
+        };
+        let _server = Server::start_in(dir.path(), "volume", Arc::new(handler), log).unwrap();
+        let mut command = UnixStream::connect(dir.path().join("volume.sock")).unwrap();
+        command.write_all(b"{\"do\":\"segments\"}\n").unwrap();
+        begun.wait();
+        drop(command);
+        ended.recv_timeout(Duration::from_secs(60)).expect("nobody waits for it any more");
     }
 
     #[test]

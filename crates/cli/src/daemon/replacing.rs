@@ -5,7 +5,7 @@ use super::service::Service;
 use crate::control::{Answer, JoinData};
 use crate::device;
 use crate::error::Fail;
-use nenrin_core::{Fs, NewDevice};
+use nenrin_core::{Fs, JoinStatus, NewDevice};
 use nenrin_device::OpenMode;
 use nenrin_format::BLOCK_BYTES;
 use std::path::Path;
@@ -46,26 +46,21 @@ impl Service {
     pub(super) fn join_data(&self) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let status = fs.join_status().filter(|s| s.replacement.is_some());
-        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
-        let mut last = self.joined();
-        let data = match status {
-            Some(s) => JoinData {
-                done: false,
-                bytes: bytes(s.blocks),
-                bytes_expected: bytes(s.blocks_expected),
-                unreadable_bytes: bytes(s.unreadable_blocks),
-                failed: None,
-            },
-            None => {
-                drop(last);
-                self.note_joined();
-                self.watch_anew(&fs);
-                await_left(&fs);
-                last = self.joined();
-                JoinData { done: true, failed: fs.join_failed(), ..last.clone() }
-            }
-        };
-        last.clone_from(&data);
-        Ok(Answer::of(data))
+        let is_under_way = status.is_some();
+        if !is_under_way {
+            self.note_joined();
+            self.watch_anew(&fs);
+            await_left(&fs);
+        }
+        // Where it was quick nobody had asked before it was done.
+        let at = status.or_else(|| fs.joined_last().filter(|s| s.replacement.is_some()));
+        let of = |blocks: fn(&JoinStatus) -> u64| at.as_ref().map_or(0, blocks) * BLOCK_BYTES as u64;
+        Ok(Answer::of(JoinData {
+            done: !is_under_way,
+            bytes: of(|s| s.blocks),
+            bytes_expected: of(|s| s.blocks_expected),
+            unreadable_bytes: of(|s| s.unreadable_blocks),
+            failed: if is_under_way { None } else { fs.join_failed() },
+        }))
     }
 }

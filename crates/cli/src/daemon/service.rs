@@ -6,8 +6,8 @@ use super::log::Log;
 use super::steps::Run;
 use super::watch::Watch;
 use crate::control::{
-    Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, JoinData, MountData, Parts, PastMount,
-    Request, VolumeInfo,
+    Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, MountData, Parts, PastMount, Request,
+    VolumeInfo,
 };
 use crate::error::Fail;
 use crate::mended::Mended;
@@ -16,6 +16,7 @@ use crate::options::Options;
 use crate::output::printable;
 use crate::{diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
+use nenrin_format::superblock::Profile;
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Pages, Session, SessionOptions, Stopper};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,10 @@ const CHECKPOINTS_AT_ONCE: usize = 512;
 
 fn watches_of(fs: &Fs, before: &[Watch]) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
-    there.filter_map(|d| Some(Watch::anew(before, Path::new(&d.name?), d.uuid, d.bytes))).collect()
+    let stands_in = matches!(fs.superblock().profile, Profile::Mirror | Profile::Parity);
+    there
+        .filter_map(|d| Some(Watch::anew(before, Path::new(&d.name?), d.uuid, (d.index, d.bytes), stands_in)))
+        .collect()
 }
 
 /// What wakes the daemon's main thread.
@@ -90,8 +94,8 @@ pub(super) struct State {
     closing: bool,
     /// How closing went, once it did.
     pub closed: Option<Result<(), Fail>>,
-    /// What is wrong besides what the library knows.
-    problem: Option<String>,
+    /// What is wrong with devices besides what the library knows: of which, and what.
+    problems: Vec<(u16, String)>,
     /// Failure of the library that was logged.
     logged: Option<String>,
     /// Files of which it was logged that they are damaged.
@@ -130,8 +134,6 @@ pub struct Service {
     watching_anew: Mutex<()>,
     /// Images that are to be cut. Held while a device is resized.
     pub(super) to_cut: Mutex<Vec<Cut>>,
-    /// How far the last replacement was when it was asked for.
-    joined: Mutex<JoinData>,
     /// The volume until it is closed, also while that takes its time.
     judged: Mutex<Weak<Fs>>,
     events: Mutex<Sender<Event>>,
@@ -157,7 +159,7 @@ impl Service {
             next_number: 0,
             closing: false,
             closed: None,
-            problem: None,
+            problems: Vec::new(),
             logged: None,
             damage_logged: 0,
             mistakes: BTreeMap::new(),
@@ -175,7 +177,6 @@ impl Service {
             judged,
             watching_anew: Mutex::default(),
             to_cut: Mutex::default(),
-            joined: Mutex::default(),
             events: Mutex::new(events),
             scrub: Mutex::default(),
             clean: Mutex::default(),
@@ -352,11 +353,6 @@ impl Service {
         }
     }
 
-    /// How far the last replacement was when it was asked for.
-    pub(super) fn joined(&self) -> MutexGuard<'_, JoinData> {
-        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn watches(&self) -> Arc<[Watch]> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -375,10 +371,10 @@ impl Service {
     /// Looks whether the images are still what was opened.
     pub fn watch(&self) {
         let watches = self.watches();
-        let problem = watches.iter().find_map(Watch::problem);
+        let problems = watches.iter().filter_map(|w| Some((w.index(), w.problem()?))).collect();
         // A device that was taken out meanwhile may well be gone.
         if Arc::ptr_eq(&watches, &self.watches()) {
-            self.note_problem(problem);
+            self.note_problems(problems);
         }
     }
 
@@ -391,16 +387,10 @@ impl Service {
         }
     }
 
-    /// Notes what is wrong with the image; a new problem is logged.
-    fn note_problem(&self, problem: Option<String>) {
-        let mut state = self.lock();
-        if problem != state.problem {
-            state.problem.clone_from(&problem);
-            drop(state);
-            if let Some(text) = problem {
-                self.log.line(&text);
-            }
-        }
+    /// Notes what is wrong with images; new problems are logged.
+    fn note_problems(&self, problems: Vec<(u16, String)>) {
+        let before = std::mem::replace(&mut self.lock().problems, problems.clone());
+        problems.iter().filter(|p| !before.contains(p)).for_each(|(_, text)| self.log.line(text));
     }
 
     /// Logs what could not be read because of damage: of each file once.
@@ -615,7 +605,12 @@ impl Service {
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
         let state = self.lock();
-        info.problems.extend(state.problem.iter().chain(state.mistakes.values()).cloned());
+        info.problems.extend(state.problems.iter().map(|(_, text)| text).chain(state.mistakes.values()).cloned());
+        for device in &mut info.devices {
+            let text =
+                state.problems.iter().find(|(index, _)| index + 1 == device.number).map(|(_, text)| text.clone());
+            device.why = device.why.take().or(text);
+        }
         drop(state);
         Ok(info)
     }
@@ -675,7 +670,10 @@ impl Service {
         }
         let (old_at, new_at) = (At::Past(old.cno), new.as_ref().map_or(At::Live, |c| At::Past(c.cno)));
         let held = [Hold::new(fs.clone(), old_at).map_err(plain)?, Hold::new(fs.clone(), new_at).map_err(plain)?];
-        let differences = diff::between(&fs, path, (old_at, new_at), &mut |some| parts.send(&some))?;
+        let differences = {
+            let wanted = parts.wanted();
+            diff::between(&fs, path, (old_at, new_at), &mut |some| parts.send(&some), &|| wanted.is_so())?
+        };
         drop(held);
         let (from, to) = (report::checkpoint(&old), new.as_ref().map(report::checkpoint));
         Ok(Answer::of(DiffResult { from, to, differences }))

@@ -16,11 +16,16 @@ pub struct Watch {
     beneath: Vec<String>,
     bytes: u64,
     block_device: bool,
+    /// Its place in the device table.
+    index: u16,
+    /// Other devices have what it has.
+    stands_in: bool,
 }
 
 impl Watch {
-    /// Of the device at `path`, which the volume knows as `uuid` and uses `bytes` of.
-    pub fn new(path: &Path, uuid: [u8; 16], bytes: u64) -> Self {
+    /// Of the device at `path`, which the volume knows as `uuid`, by this place in its table, and uses so many bytes of; whether others
+    /// stand in for it.
+    pub fn new(path: &Path, uuid: [u8; 16], (index, bytes): (u16, u64), stands_in: bool) -> Self {
         let mut identities = device::identities(path).into_iter();
         Self {
             path: path.to_owned(),
@@ -29,15 +34,21 @@ impl Watch {
             beneath: identities.collect(),
             bytes,
             block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
+            index,
+            stands_in,
         }
     }
     /// The same, after the devices or how much is used of them have changed. Of one that was there before, what is at its path
     /// by now is not asked for again.
-    pub fn anew(before: &[Self], path: &Path, uuid: [u8; 16], bytes: u64) -> Self {
+    pub fn anew(before: &[Self], path: &Path, uuid: [u8; 16], (index, bytes): (u16, u64), stands_in: bool) -> Self {
         match before.iter().find(|w| w.uuid == uuid && w.path == path) {
-            Some(known) => Self { bytes, ..known.clone() },
-            None => Self::new(path, uuid, bytes),
+            Some(known) => Self { bytes, index, stands_in, ..known.clone() },
+            None => Self::new(path, uuid, (index, bytes), stands_in),
         }
+    }
+    /// Its place in the device table.
+    pub const fn index(&self) -> u16 {
+        self.index
     }
     /// Whether it is of the device at `path`.
     pub fn is_at(&self, path: &Path) -> bool {
@@ -65,13 +76,18 @@ impl Watch {
             }
         }
         let bytes = fs::metadata(&self.path).ok()?.len();
-        if !self.block_device && bytes < self.bytes {
-            return Some(format!(
-                "{path} was cut to {bytes} of {} bytes while mounted: what lay behind is lost; unmount and check it",
-                self.bytes
-            ));
+        if self.block_device || bytes >= self.bytes {
+            return None;
         }
-        None
+        let (was, number) = (self.bytes, self.index + 1);
+        let cut = format!("{path} was cut to {bytes} of {was} bytes while mounted");
+        Some(match self.stands_in {
+            true => format!(
+                "device {number}: {cut}: what lay behind is had from the others; truncate -s {was} {path} and nenrin scrub bring it \
+                 back, or nenrin device replace DIR {number} NEW"
+            ),
+            false => format!("{cut}: what lay behind is lost; unmount and check it"),
+        })
     }
 }
 
@@ -86,18 +102,24 @@ mod tests {
         fs::write(&path, [0; 8192]).unwrap();
         // The daemon has it open, so its number is given to no other file.
         let _open = fs::File::open(&path).unwrap();
-        let watch = Watch::new(&path, [1; 16], 8192);
+        let watch = Watch::new(&path, [1; 16], (0, 8192), false);
         assert_eq!(watch.problem(), None);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         assert!(watch.problem().unwrap().contains("cut to 4096 of 8192"));
+        let of_several = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], (1, 8192), true);
+        let told = of_several.problem().unwrap();
+        assert!(
+            told.starts_with("device 2: ") && told.contains("truncate -s 8192") && !told.contains("lost"),
+            "{told}"
+        );
         fs::remove_file(&path).unwrap();
         assert!(watch.problem().unwrap().contains("deleted or replaced"));
         fs::write(dir.path().join("other"), [0; 8192]).unwrap();
         fs::rename(dir.path().join("other"), &path).unwrap();
         assert!(watch.problem().is_some());
         // What is there instead does not become what is watched when something else changes; another device is.
-        let again = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], 4096);
+        let again = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], (0, 4096), false);
         assert!(again.identity() == watch.identity() && again.problem().is_some());
-        assert_eq!(Watch::anew(&[watch], &path, [2; 16], 4096).problem(), None);
+        assert_eq!(Watch::anew(&[watch], &path, [2; 16], (0, 4096), false).problem(), None);
     }
 }

@@ -1,12 +1,9 @@
 //! Names of the directories in which copies are made.
 
 /// What the hidden directories begin with.
-pub const HIDDEN: &str = ".restoring-";
-
+pub use nenrin_fuse::RESTORING as HIDDEN;
 /// Whether a name is that of a directory in which a copy was made.
-pub fn is_hidden(name: &[u8]) -> bool {
-    name.strip_prefix(HIDDEN.as_bytes()).is_some_and(|pid| !pid.is_empty() && pid.iter().all(u8::is_ascii_digit))
-}
+pub use nenrin_fuse::is_of_restore as is_hidden;
 
 /// Whether a path leads into one of these.
 pub fn has_hidden(path: &[u8]) -> bool {

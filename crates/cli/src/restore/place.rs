@@ -1,7 +1,7 @@
 //! Where a copy is made, and how it gets its name.
 
-use super::Stop;
 use super::hidden::HIDDEN;
+use super::{Stop, in_place};
 use crate::error::{At, Fail};
 use crate::{mounts, output, remove};
 use rustix::fs::{self as sys, AtFlags, Mode, OFlags, RenameFlags};
@@ -116,6 +116,20 @@ impl<'a> Place<'a> {
         }
         let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
         durable.map(|()| has_replaced).map_err(|e| Stop::After(e, has_replaced))
+    }
+
+    /// What has the name, and is `known`, gets what the copy has, and keeps its names. What it was is kept before.
+    pub fn give(
+        &self,
+        known: Option<&Metadata>,
+        sync: &mut dyn FnMut() -> Result<(), Fail>,
+        keep: &mut dyn FnMut() -> Result<(), Fail>,
+    ) -> Result<(), Stop> {
+        let known = known.ok_or_else(|| Fail::at(self.to.display(), "went meanwhile; nothing was restored"))?;
+        self.may_be_replaced()?;
+        sync()?;
+        keep()?;
+        Ok(in_place::give(&self.copy(), &self.there(), known, self.to)?)
     }
 
     /// What is replaced is removed, with all that is in it: only where it has a past.

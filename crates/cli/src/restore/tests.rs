@@ -20,7 +20,7 @@ fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>)
         stop: &|| false,
         salvage: false,
     };
-    copy(from, to, replace, &mut calls)
+    copy(from, to, if replace { There::Goes } else { There::Stays }, &mut calls)
 }
 
 fn names(directory: &Path) -> Vec<OsString> {
@@ -168,7 +168,10 @@ fn what_stays_behind_is_told() {
             stop: &|| false,
             salvage: false,
         };
-        let rest = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap().rest.unwrap();
+        let rest = copy(&at("from"), &at(to), if has_replaced { There::Goes } else { There::Stays }, &mut calls)
+            .unwrap()
+            .rest
+            .unwrap();
         assert_eq!((&rest.path, rest.has_replaced), (&hidden, has_replaced));
         assert!(rest.to_string().contains("could not be removed"), "{rest}");
         assert_eq!(fs::read_to_string(at(to)).unwrap(), "then");
@@ -200,7 +203,9 @@ fn a_name_that_is_not_durable_is_told() {
             stop: &|| false,
             salvage: false,
         };
-        let told = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap_err().message;
+        let told = copy(&at("from"), &at(to), if has_replaced { There::Goes } else { There::Stays }, &mut calls)
+            .unwrap_err()
+            .message;
         assert_eq!(told.contains("what was there before is in"), has_replaced, "{told}");
         assert_eq!(names(dir.path()).iter().any(|n| is_hidden(n.as_encoded_bytes())), has_replaced);
     }

@@ -116,7 +116,16 @@ fn one_damaged_slot() {
     let out = mount(&place);
     assert_eq!(out.code, 0, "{out:?}");
     assert!(out.stderr.contains("damaged") && out.stderr.contains("twin"), "{}", out.stderr);
-    assert!(place.info()["notes"][0].as_str().unwrap().contains("damaged"));
+    let info = place.info();
+    assert!(info["notes"][0].as_str().unwrap().contains("damaged"));
+    assert!(info["problems"].to_string().contains("superblock slot is not as written"), "{info}");
+    let text = nenrin(["info", &place.text("mnt")]).ok();
+    assert!(text.contains("health       NOT GOOD"), "{text}");
+    // A scrub writes it anew, and then nothing is told of it any more.
+    nenrin(["scrub", &place.text("mnt")]);
+    let info = place.info();
+    assert_eq!(info["problems"].as_array().unwrap().len(), 0, "{info}");
+    assert!(!info["notes"].to_string().contains("slot"), "{info}");
     fs::write(place.path("mnt/note"), b"kept").unwrap();
     place.umount().ok();
     mount(&place).ok();

@@ -167,3 +167,34 @@ fn ranges_are_deleted_but_what_is_named_or_mounted_stays() {
     let gone = nenrin(["checkpoint", "delete", "--json", &mnt, &made[3]]).json();
     assert_eq!(gone["deleted"], 1);
 }
+
+/// What people say for a time is no name: of the one it could not be told whether it means the other.
+#[test]
+fn words_for_times_are_no_names() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let mnt = place.sub("mnt");
+    place.mount("checkpoint=0").ok();
+    let cno = nenrin(["checkpoint", "create", &mnt]).ok();
+    let words = [
+        "now",
+        "Now",
+        "latest",
+        "newest",
+        "oldest",
+        "today",
+        "yesterday",
+        "@7",
+        "@GMT-2026.01.31-14.00.00",
+        "2 weeks ago",
+    ];
+    for word in words {
+        nenrin(["snapshot", "create", &mnt, word]).fails(2, &[word, "snapshot's name", "choose another"]);
+        nenrin(["snapshot", "create", "--of", cno.trim(), &mnt, word]).fails(2, &[word, "choose another"]);
+    }
+    for name in ["nowhere", "latest-build", "monday", "v2", "before now"] {
+        nenrin(["snapshot", "create", &mnt, name]).ok();
+    }
+}

@@ -187,3 +187,26 @@ fn landmarks_are_told_and_brought_back() {
     assert!(text.lines().any(|l| l.starts_with("book") && l.ends_with("removed, landmark")), "{text}");
     nenrin(["restore", &asked, "--at", &gone[0]["cno"].to_string()]).ok();
 }
+
+/// One very long name among others does not push what is told of these out of sight.
+#[test]
+fn a_very_long_name_leaves_the_table_of_removed_names_as_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let long = "x".repeat(255);
+    for name in ["short", &long] {
+        fs::write(place.path("mnt").join(name), "1").unwrap();
+    }
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    for name in ["short", &long] {
+        fs::remove_file(place.path("mnt").join(name)).unwrap();
+    }
+    let text = nenrin(["restore", "--list-deleted", &place.text("mnt")]).ok();
+    let of_short = text.lines().find(|l| l.starts_with("short")).unwrap();
+    assert!(of_short.len() < 120 && of_short.contains("removed"), "{text}");
+    // Its name is told whole, so that it can be asked for.
+    assert!(text.lines().any(|l| l == long), "{text}");
+}

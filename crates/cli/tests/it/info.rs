@@ -118,3 +118,46 @@ fn a_log_that_was_moved_away_is_opened_anew() {
     assert_eq!(fs::read(place.path("mnt/f")).unwrap(), b"still there");
     nenrin(["umount", &mnt]).ok();
 }
+
+/// Each byte of the volume belongs to one line.
+#[test]
+fn what_is_told_of_space_adds_up() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let adds_up = |when: &str, info: &serde_json::Value| {
+        let of = |name: &str| info["space"][name].as_u64().unwrap_or_else(|| panic!("{when}: no {name}"));
+        let parts = ["live", "snapshots", "promised", "kept_free", "history", "free"];
+        assert_eq!(parts.iter().map(|p| of(p)).sum::<u64>(), info["total_bytes"].as_u64().unwrap(), "{when}");
+        // What is available is free, or history that goes for it, of which some may lie where nothing else would.
+        let available = info["available_bytes"].as_u64().unwrap();
+        assert_eq!(of("free"), available.saturating_sub(of("history")), "{when}");
+        assert_eq!(
+            (of("live"), of("snapshots")),
+            (info["live_bytes"].as_u64().unwrap(), info["snapshot_bytes"].as_u64().unwrap())
+        );
+    };
+    adds_up("fresh", &nenrin(["info", "--json", &place.image()]).json());
+    place.mount("checkpoint=0").ok();
+    fs::write(place.path("mnt/a"), vec![1; 3 << 20]).unwrap();
+    adds_up("written", &place.info());
+    nenrin(["snapshot", "create", &place.text("mnt"), "one"]).ok();
+    fs::write(place.path("mnt/a"), vec![2; 3 << 20]).unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    fs::write(place.path("mnt/a"), vec![3; 2 << 20]).unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    adds_up("history", &place.info());
+    if has("fallocate") {
+        run("fallocate", &["-l", "4M", &place.text("mnt/promised")]).ok();
+        adds_up("promised", &place.info());
+        assert!(place.info()["space"]["promised"].as_u64().unwrap() >= 4 << 20);
+    }
+    let _ = fs::write(place.path("mnt/full"), vec![4; 30 << 20]);
+    adds_up("full", &place.info());
+    // The lines for people, too: to the last digit that is shown of each.
+    let text = nenrin(["info", &place.text("mnt")]).ok();
+    for part in ["live  ", "snapshots  ", "promised  ", "kept free  ", "history  ", "free  "] {
+        assert_eq!(text.lines().filter(|l| l.starts_with(part)).count(), 1, "{part:?} in:\n{text}");
+    }
+}

@@ -420,3 +420,28 @@ fn the_last_work_of_a_mount_has_a_state() {
     nenrin(["restore", &place.text("mnt/db"), "--at", &cno]).ok();
     assert_eq!(fs::read_to_string(place.path("mnt/db")).unwrap(), "second");
 }
+
+/// Times that are farther than can be kept are kept as the nearest that can, as on ext4 and xfs, and no others.
+#[test]
+fn times_that_are_too_far() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let file = place.text("mnt/f");
+    let seconds = || std::os::unix::fs::MetadataExt::mtime(&fs::metadata(&file).unwrap());
+    for (said, kept) in [
+        ("3000-01-01 00:00:00 UTC", i64::MAX / 1_000_000_000),
+        ("2262-04-11 23:47:16 UTC", i64::MAX / 1_000_000_000),
+        ("2262-04-11 23:47:15 UTC", i64::MAX / 1_000_000_000 - 1),
+        ("1500-01-01 00:00:00 UTC", i64::MIN / 1_000_000_000 - 1),
+        ("1700-01-01 00:00:00 UTC", -8_520_336_000),
+    ] {
+        run("touch", &["--date", said, &file]).ok();
+        assert_eq!(seconds(), kept, "{said}");
+        place.umount().ok();
+        place.mount("").ok();
+        assert_eq!(seconds(), kept, "{said}, mounted again");
+    }
+}

@@ -335,12 +335,12 @@ fn what_keeps_less_history_is_not_lost() {
     nenrin(["snapshot", "create", &place.text("mnt"), "before"]).ok();
     write("newer");
     restore(&[&file, "--at", &cno, "--force"]).fails(1, &way_out);
-    nenrin(["snapshot", "create", &place.text("mnt"), "now"]).ok();
+    nenrin(["snapshot", "create", &place.text("mnt"), "kept"]).ok();
     restore(&[&file, "--at", &cno, "--force"]).ok();
     restore(&[&tree, "--at", &cno, "--force"]).ok();
     assert_eq!(read(), ["old", "old"]);
     for path in [&file, &tree] {
-        restore(&[path, "--at", "now", "--to", &format!("{path}.back")]).ok();
+        restore(&[path, "--at", "kept", "--to", &format!("{path}.back")]).ok();
     }
     assert_eq!(fs::read_to_string(format!("{file}.back")).unwrap(), "newer");
     assert_eq!(fs::read_to_string(format!("{tree}.back/a")).unwrap(), "newer");
@@ -377,10 +377,10 @@ fn what_a_snapshot_shows_is_told_by_the_volume() {
     }
     let way_out = ["would be lost", "nenrin snapshot create"];
     restore(&[&path, "--at", &cno, "--force"]).fails(1, &way_out);
-    nenrin(["snapshot", "create", &place.text("mnt"), "now"]).ok();
+    nenrin(["snapshot", "create", &place.text("mnt"), "kept"]).ok();
     restore(&[&path, "--at", &cno, "--force"]).ok();
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    restore(&[&path, "--at", "now", "--force"]).ok();
+    restore(&[&path, "--at", "kept", "--force"]).ok();
     assert_eq!(fs::read_to_string(&path).unwrap(), "two");
 }
 
@@ -504,7 +504,7 @@ fn links_of_the_past_lead_nowhere() {
     // Nor does the snapshot have what its link leads to.
     run("setfattr", &["-n", "user.nenrin.history", "-v", "none", &file]).ok();
     restore(&[&file, "--at", &first, "--force"]).fails(1, &["would be lost", "nenrin snapshot create"]);
-    nenrin(["snapshot", "create", &mnt, "now"]).ok();
+    nenrin(["snapshot", "create", &mnt, "kept"]).ok();
     restore(&[&file, "--at", &first, "--force"]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "old");
 }

@@ -81,11 +81,18 @@ fn what_a_restore_makes_on_its_way_is_seen_by_nobody() {
     fs::create_dir(mnt.join(".restoring-7")).unwrap();
     fs::set_permissions(mnt.join(".restoring-7"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(mnt.join(".restoring-7/copy"), "f").unwrap();
+    // Somebody's own, which others may enter.
+    fs::create_dir(mnt.join(".restoring-1")).unwrap();
     let second = cut(&place);
     fs::rename(mnt.join(".restoring-7/copy"), mnt.join("f")).unwrap();
     cut(&place);
     fs::remove_dir(mnt.join(".restoring-7")).unwrap();
     let last = cut(&place);
+    let shown: Vec<_> = fs::read_dir(place.path("mnt/.nenrin/at").join(&second).join("d")).unwrap().collect();
+    let mut shown: Vec<_> = shown.into_iter().map(|e| e.unwrap().file_name()).collect();
+    shown.sort();
+    assert_eq!(shown, [".restoring-1", "other"], "in the past");
+    fs::remove_dir(mnt.join(".restoring-1")).unwrap();
     let file = place.text("mnt/d/f");
     let told = nenrin(["history", &file]).ok();
     assert!(!told.contains(".restoring") && told.contains(" made\n") && told.lines().count() == 2, "{told}");
@@ -97,7 +104,7 @@ fn what_a_restore_makes_on_its_way_is_seen_by_nobody() {
     assert!(!restore(&["--list-deleted", &dir]).ok().contains(".restoring"));
     restore(&[&dir, "--at", &second, "--to", &place.text("mnt/then")]).ok();
     let names: Vec<_> = fs::read_dir(place.path("mnt/then")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(names, ["other"]);
+    assert!(names.contains(&"other".into()) && !names.contains(&".restoring-7".into()), "{names:?}");
     restore(&[&file, "--at", &second, "--force"]).fails(1, &["d/f: was not there in checkpoint"]);
 }
 

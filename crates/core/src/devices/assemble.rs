@@ -23,6 +23,7 @@ use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::{DeviceEntry, Superblock};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Members put together, and what is told of them.
@@ -153,6 +154,7 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     let Some(newest) = given.iter().map(|g| &g.newest).max_by_key(|s| rank(s)).cloned() else {
         return Err(Error::Open("no device that can be read was given".into()));
     };
+    let short = if degraded { leave_out_short(&mut given, &newest, &mut notes) } else { BTreeSet::new() };
     let mut slots: Vec<Option<Given>> = newest.devices.iter().map(|_| None).collect();
     let (mut stale, mut replaced) = (Vec::new(), Vec::new());
     for g in given {
@@ -182,11 +184,12 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     }
     about.extend(stale.iter().map(|g| (g.index() as u16, missed(g, newest.devices.len()))));
     for g in slots.iter().flatten().chain(&stale) {
-        check_length(g, &newest)?;
+        check_length(g, &newest).map_err(|text| Error::Open(go_on_without(text, g, &newest, there)))?;
     }
     let several = newest.members() > 1;
     let reason = |i: &usize| match stale.iter().any(|g| g.index() == *i) {
         true => "it missed what was written without it",
+        false if short.contains(i) => "it is truncated",
         false => "it was not there when the volume was opened",
     };
     let why = missing.iter().map(|i| (*i as u16, reason(i).to_owned())).collect();
@@ -321,19 +324,44 @@ fn without(index: usize, newest: &Superblock, whole: bool, notes: &[String]) -> 
 }
 
 /// A device has all that is used of it: what bands take, and the area behind that.
-fn check_length(g: &Given, newest: &Superblock) -> Result<()> {
+fn check_length(g: &Given, newest: &Superblock) -> std::result::Result<(), String> {
     let used = newest.devices.get(g.index()).filter(|_| !broken(Break::TailUnmeasured)).map_or(0, |e| e.blocks);
     let blocks = newest.blocks_needed(g.newest.device_index).max(used);
     let geometry = g.device.geometry();
     if geometry.bytes / BLOCK_BYTES as u64 >= blocks || broken(Break::SizeBelieved) {
         return Ok(());
     }
-    Err(Error::Open(format!(
-        "{} is truncated: the volume needs {} bytes, {} are there; restore its length",
-        geometry.name,
-        blocks.saturating_mul(BLOCK_BYTES as u64),
-        geometry.bytes
-    )))
+    let (name, needed, there) = (geometry.name, blocks.saturating_mul(BLOCK_BYTES as u64), geometry.bytes);
+    Err(format!(
+        "{name} is truncated: the volume needs {needed} bytes, {there} are there; restore its length (of a file: truncate -s \
+         {needed})"
+    ))
+}
+
+/// Devices that are too short are as if they were not there, where the others can stand in for them. Which these were.
+fn leave_out_short(given: &mut Vec<Given>, newest: &Superblock, notes: &mut Vec<String>) -> BTreeSet<usize> {
+    let layout = super::Layout::new(newest.segment_blocks, newest.bands.clone());
+    let is_short = |g: &Given| check_length(g, newest).is_err();
+    if !layout.is_whole(|i| given.iter().any(|g| g.index() == usize::from(i) && !is_short(g))) {
+        return BTreeSet::new();
+    }
+    let mut short = BTreeSet::new();
+    given.retain(|g| {
+        let Err(text) = check_length(g, newest) else { return true };
+        notes.push(format!("{} is left out: {text}", g.name));
+        short.insert(g.index());
+        false
+    });
+    short
+}
+
+/// The same text, with the way that there is without the device, if others stand in for it.
+fn go_on_without(text: String, g: &Given, newest: &Superblock, there: impl Fn(u16) -> bool) -> String {
+    let layout = super::Layout::new(newest.segment_blocks, newest.bands.clone());
+    match layout.is_whole(|i| there(i) && usize::from(i) != g.index()) {
+        true => format!("{text}, and nenrin scrub then what was in it; or go on without it with -o degraded"),
+        false => text,
+    }
 }
 
 /// The roots of all members, newest first, one for each generation; the slots of the first, and what all say.

@@ -171,21 +171,13 @@ impl Fs {
     /// # Errors
     /// [`Error::NotFound`].
     pub fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let inner = self.lock();
-        let view = inner.state.view(at)?;
-        let inode = view.inode(ino)?;
+        let inode = self.lock().state.view(at)?.inode(ino)?;
         let mut names: Vec<Vec<u8>> = inode.history().map(|_| HISTORY_XATTR.to_vec()).into_iter().collect();
-        if inode.flags & INODE_XATTR == 0 {
-            return Ok(names);
+        let mut next = (inode.flags & INODE_XATTR != 0).then(|| Key::new(ino, Kind::Xattr, 0, 0));
+        while let Some(from) = next {
+            // Others come in between.
+            next = self.lock().list_some(at, &from, &mut names)?;
         }
-        let from = Key::new(ino, Kind::Xattr, 0, 0);
-        let to = Key::new(ino, Kind::Xattr, 0, u64::MAX);
-        view.scan(&from, &to, &mut |_, v| {
-            if let Ok(p) = XattrPiece::decode(v) {
-                names.push(p.name.to_vec());
-            }
-            ControlFlow::Continue(())
-        })?;
         Ok(names)
     }
 
@@ -323,6 +315,9 @@ pub(super) fn check_value(name: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Names of attributes that are listed under one hold of the lock.
+const NAMES_AT_ONCE: usize = 512;
+
 /// Names of attributes that say who may do what begin so.
 const GRANTING: [&[u8]; 2] = [b"system.posix_acl_", b"security."];
 
@@ -394,6 +389,24 @@ impl Inner {
         let group = self.state.xattr_key(ino, name);
         let slot = self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?;
         Ok(slot.map(|(_, v)| XattrPiece::decode(&v).map_or(0, |p| p.value_bytes as usize)))
+    }
+
+    /// Adds names of attributes from this key on, some at a time; where to go on.
+    fn list_some(&self, at: At, from: &Key, names: &mut Vec<Vec<u8>>) -> Result<Option<Key>> {
+        let to = Key { off: u64::MAX, ..*from };
+        let (mut left, mut next) = (NAMES_AT_ONCE, None);
+        self.state.view(at)?.scan(from, &to, &mut |key, v| {
+            if left == 0 {
+                next = Some(*key);
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            if let Ok(p) = XattrPiece::decode(v) {
+                names.push(p.name.to_vec());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(next.map(|key: Key| Key { off: key.off, ..*from }))
     }
 
     /// The same, for who sets it.

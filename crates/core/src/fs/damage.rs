@@ -4,6 +4,8 @@ use super::Fs;
 use crate::check::{path_of, shortened};
 use crate::{At, Error, Result};
 use nenrin_format::Ino;
+use nenrin_format::superblock::SLOTS_PER_AREA;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 /// Files of which it is told what could not be read; reads of more are counted.
@@ -76,6 +78,15 @@ impl Fs {
     /// Everything was read, and nothing is damaged any more.
     pub fn damage_is_gone(&self) {
         *self.damaged() = DamagedReads::default();
+    }
+
+    /// Whether superblock slots may be as they were found when the volume was opened: until a scrub finds them right, or leaves them so, or
+    /// as many roots were written as there are slots.
+    #[must_use]
+    pub fn has_slots_as_found(&self) -> bool {
+        let found = self.report.generation;
+        !self.slots_right.load(Ordering::Acquire)
+            && self.superblock().generation.0 < found.0.saturating_add(SLOTS_PER_AREA)
     }
 
     fn damaged(&self) -> MutexGuard<'_, DamagedReads> {

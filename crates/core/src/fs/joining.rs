@@ -71,8 +71,19 @@ struct Job {
 #[derive(Default)]
 pub(super) struct Joiner {
     job: Option<Job>,
+    /// How far the last job had come when it ended.
+    last: Option<JoinStatus>,
     /// Requests to the devices when it last copied.
     requests: u64,
+}
+
+impl Joiner {
+    /// Nothing is under way any more.
+    fn end(&mut self) -> Option<Job> {
+        let job = self.job.take()?;
+        self.last = Some(job.status.clone());
+        Some(job)
+    }
 }
 
 impl Fs {
@@ -85,6 +96,12 @@ impl Fs {
     pub fn join_status(&self) -> Option<JoinStatus> {
         self.storage.devices().joining()?;
         self.joiner().job.as_ref().map(|j| j.status.clone())
+    }
+
+    /// How far the last device had come that is not brought up to date any more, since it is that, or was given up.
+    #[must_use]
+    pub fn joined_last(&self) -> Option<JoinStatus> {
+        self.joiner().last.clone()
     }
 
     /// Whether a device is being brought up to date, or is about to be.
@@ -163,7 +180,7 @@ impl Fs {
         let is_new = joiner.job.as_ref().is_some_and(|j| j.new.is_some());
         if is_new {
             devices.stop_joining(why);
-            joiner.job = None;
+            drop(joiner.end());
         }
         was_left || is_new
     }
@@ -261,7 +278,7 @@ impl Fs {
         }
         job.status.blocks_expected = job.status.blocks + job.todo.len() as u64 * job.share;
         if devices.joining().is_none() {
-            joiner.job = None;
+            drop(joiner.end());
         } else if job.todo.is_empty() {
             self.end_join(joiner)?;
         }
@@ -299,7 +316,7 @@ impl Fs {
     }
 
     fn end_join(&self, joiner: &mut Joiner) -> Result<()> {
-        let Some(job) = joiner.job.take() else { return Ok(()) };
+        let Some(job) = joiner.end() else { return Ok(()) };
         let flushed = self.storage.flush_joiner();
         flushed.inspect_err(|e| self.lock().fail(&e.to_string()))?;
         self.owns_to_write()?;

@@ -80,7 +80,7 @@ use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 pub use account::Freed;
@@ -387,6 +387,8 @@ pub struct Fs {
     synced_at: AtomicU64,
     /// Taken alone.
     damaged: Mutex<DamagedReads>,
+    /// A scrub found the superblock slots right, or made them so.
+    slots_right: AtomicBool,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -527,6 +529,7 @@ impl Fs {
             reads_ahead: AtomicUsize::new(0),
             synced_at: AtomicU64::new(0),
             damaged: Mutex::default(),
+            slots_right: AtomicBool::new(false),
             storage: opened.storage,
             clock,
             options,

@@ -48,7 +48,7 @@ impl Inner {
     }
 
     /// Ranges of file blocks within `[from, to)` that are reserved and not written yet.
-    fn promises(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+    pub(super) fn promises(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         if self.promised() == 0 {
             return Ok(Vec::new());
         }
@@ -265,7 +265,7 @@ impl Fs {
 }
 
 impl Content {
-    fn reserve_hole(&mut self, from: u64, to: u64) {
+    pub(super) fn reserve_hole(&mut self, from: u64, to: u64) {
         let mut at = from;
         while at < to {
             let window = u64::from(EXTENT_BLOCKS_MAX) - at % u64::from(EXTENT_BLOCKS_MAX);

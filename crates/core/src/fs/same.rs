@@ -12,35 +12,47 @@ const WINDOW_BLOCKS: u64 = 4096;
 const READ_BLOCKS: u64 = 256;
 
 impl Fs {
-    /// Whether two files have the same bytes. Only what they do not share is read.
+    /// Whether two files have the same bytes. Only what they do not share is read, and between two pieces of that, and of what is looked
+    /// up, `goes_on` is asked; none where that says no.
     ///
     /// # Errors
     /// What reading says.
-    pub fn has_same_content(&self, one: (At, Ino), other: (At, Ino)) -> Result<bool> {
+    pub fn has_same_content(
+        &self,
+        one: (At, Ino),
+        other: (At, Ino),
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<bool>> {
         let inner = self.lock();
         let size = inner.current_inode(one.0, one.1)?.size;
         if inner.current_inode(other.0, other.1)?.size != size {
-            return Ok(false);
+            return Ok(Some(false));
         }
         drop(inner);
         let blocks = size.div_ceil(BLOCK);
         let mut at = 0;
         loop {
+            if !goes_on() {
+                return Ok(None);
+            }
             let inner = self.lock();
             let next = [one, other].map(|(when, ino)| inner.next_data(when, ino, at));
             let [a, b] = next;
             let Some(begin) = [a?, b?].into_iter().flatten().min().filter(|begin| *begin < blocks) else {
-                return Ok(true);
+                return Ok(Some(true));
             };
             let end = blocks.min(begin + WINDOW_BLOCKS);
             let apart = inner.apart(one, other, begin, end)?;
             drop(inner);
             for (from, to) in apart {
                 for first in (from..to).step_by(READ_BLOCKS as usize) {
+                    if !goes_on() {
+                        return Ok(None);
+                    }
                     let bytes = ((to - first).min(READ_BLOCKS) * BLOCK) as usize;
                     let read = |(when, ino)| self.read(when, ino, first * BLOCK, bytes);
                     if read(one)? != read(other)? {
-                        return Ok(false);
+                        return Ok(Some(false));
                     }
                 }
             }

@@ -28,6 +28,7 @@ use nenrin_format::superblock::{SLOTS_PER_AREA, Scrubbed};
 use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo, Time};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 mod log;
 
@@ -195,6 +196,7 @@ impl Fs {
                     }
                     scrub.roots_damaged = self.damaged_roots()?;
                     scrub.report.copies_damaged += scrub.roots_damaged;
+                    self.slots_right.store(scrub.roots_damaged == 0, Ordering::Release);
                     scrub.next_stage();
                 }
                 Some(Stage::Log(walked)) => {
@@ -506,6 +508,7 @@ impl Fs {
             self.index_checkpoint(false)?;
             left = self.damaged_roots()?;
         }
+        self.slots_right.store(left == 0, Ordering::Release);
         scrub.report.copies_mended += scrub.roots_damaged.saturating_sub(left);
         Ok(())
     }

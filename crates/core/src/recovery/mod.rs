@@ -40,7 +40,7 @@ use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq};
+use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Generation, Ino, SegmentNo, Seq};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -78,6 +78,10 @@ pub struct RecoveryReport {
     pub notes: Vec<String>,
     /// Of these, those that are true as long as that member is not active.
     pub about_devices: Vec<(u16, String)>,
+    /// Of these, those about damaged superblock slots: true until roots have been written to all slots since.
+    pub about_slots: Vec<String>,
+    /// The newest root that was found.
+    pub generation: Generation,
 }
 
 impl Fs {
@@ -130,6 +134,8 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
     for (_, name, probe) in &assembly.probes {
         note_slots(probe, found, name.as_deref(), &mut report);
     }
+    report.notes.extend(report.about_slots.iter().cloned());
+    report.generation = found.roots.first().map_or(Generation(0), |r| r.generation);
     // All that was committed, from either root; only then a part of it.
     for (rank, root) in found.roots.iter().take(2).enumerate() {
         let opened = roll_forward(assembly, root, options, report.clone(), Reach::All);
@@ -302,7 +308,7 @@ fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut Rec
     let (first, second) = probe.slots.split_at(probe.slots.len() / 2);
     for ((a, one), (b, other)) in first.iter().zip(second) {
         if let (Some(why), Some(_)) = (wrong(one), wrong(other)) {
-            report.notes.push(format!(
+            report.about_slots.push(format!(
                 "both copies of a superblock slot, at blocks {a} and {b}{of}, are {why}; \
                  went on from generation {newest} and the log behind it"
             ));
@@ -317,10 +323,10 @@ fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut Rec
         match (wrong(state), state) {
             (Some(_), _) if twins(*block) => {}
             (Some(why), _) => {
-                report.notes.push(format!("superblock slot at block {block}{of} is {why}; its twin is used"))
+                report.about_slots.push(format!("superblock slot at block {block}{of} is {why}; its twin is used"))
             }
             (None, SlotState::Empty) if newest > 8 => {
-                report.notes.push(format!("superblock slot at block {block}{of} is empty"))
+                report.about_slots.push(format!("superblock slot at block {block}{of} is empty"))
             }
             _ => {}
         }

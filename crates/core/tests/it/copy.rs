@@ -61,7 +61,8 @@ fn what_is_shared_is_the_same_unread() {
     fs.sync_all().unwrap();
     let then = At::Past(fs.checkpoint_create(None).unwrap().cno);
     copy(&fs, a, b);
-    let same = |when: At, one, other| fs.has_same_content((when, one), (At::Live, other)).unwrap();
+    let same =
+        |when: At, one, other| fs.has_same_content((when, one), (At::Live, other), &mut || true).unwrap().unwrap();
     let read = || w.device.counters().read_bytes;
     for _ in 0..2 {
         let before = read();
@@ -91,6 +92,31 @@ fn what_is_shared_is_the_same_unread() {
     fs.write(empty, 1 << 43, b"x", 0).unwrap();
     assert!(same(At::Live, far, empty));
     checked(&w, fs);
+}
+
+/// Who does not want to know any more is noticed while two large files are read.
+#[test]
+fn a_comparison_ends_in_the_middle() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let data = noise(4, 8 << 20);
+    let (a, b) = (new(&fs, b"a", &data), new(&fs, b"b", &data));
+    fs.sync_all().unwrap();
+    let read = || w.device.counters().read_bytes;
+    let asked = |most: usize| {
+        let (mut count, before) = (0, read());
+        let same = fs.has_same_content((At::Live, a), (At::Live, b), &mut || {
+            count += 1;
+            count <= most
+        });
+        (same.unwrap(), count, read() - before)
+    };
+    let (same, count, bytes) = asked(usize::MAX);
+    assert_eq!((same, bytes >= 16 << 20), (Some(true), true), "{bytes} bytes");
+    assert!(count >= 8, "asked {count} times");
+    let (same, count, bytes) = asked(3);
+    assert_eq!((same, count), (None, 4));
+    assert!(bytes <= 6 << 20, "{bytes} bytes were read for nobody");
 }
 
 #[test]

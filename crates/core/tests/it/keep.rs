@@ -646,3 +646,22 @@ fn a_past_state_is_whole_or_not_known() {
     }
     assert!(stale > 500 && known > 5000, "{stale} of {known}");
 }
+
+/// Very many attributes are listed some at a time: each of them, once, now and in the past.
+#[test]
+fn very_many_attributes_are_listed() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let ino = fs.create(Ino::ROOT, b"f", &crate::common::file(0o600)).unwrap().ino;
+    let name = |n: usize| format!("user.attribute-{n:05}").into_bytes();
+    (0..3000).for_each(|n| fs.setxattr(ino, &name(n), b"1", XattrMode::Any).unwrap());
+    let then = At::Past(fs.checkpoint_create(None).unwrap().cno);
+    (0..2000).for_each(|n| fs.removexattr(ino, &name(n)).unwrap());
+    let listed = |at: At| {
+        let mut names = fs.listxattr(at, ino).unwrap();
+        names.sort();
+        names
+    };
+    assert_eq!(listed(At::Live), (2000..3000).map(name).collect::<Vec<_>>());
+    assert_eq!(listed(then), (0..3000).map(name).collect::<Vec<_>>());
+}

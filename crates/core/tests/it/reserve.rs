@@ -338,3 +338,36 @@ fn asking_for_too_much_is_refused_early() {
     assert_eq!((fs.checkpoints().len(), fs.usage().reserved_blocks, fs.counters().room_rounds), before);
     assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"f").unwrap().size, 300_000);
 }
+
+/// Zeroing is no letting go: what is reserved stays so, and punching takes it.
+#[test]
+fn what_is_zeroed_stays_reserved() {
+    let w = small();
+    let fs = w.open();
+    let f = create(&fs, "f");
+    reserve(&fs, f, 0, 8 * MIB);
+    for is_committed in [false, true] {
+        if is_committed {
+            fs.sync_all().unwrap();
+        }
+        fs.write(f, 2 * MIB, &[7; 8192], 0).unwrap();
+        let before = fs.usage().reserved_blocks;
+        fs.allocate(f, AllocateMode::Zero, MIB, 3 * MIB).unwrap();
+        fs.allocate(f, AllocateMode::ZeroKeepSize, 7 * MIB, 4 * MIB).unwrap();
+        assert_eq!(fs.usage().reserved_blocks, before, "committed: {is_committed}");
+        assert_eq!(fs.read(At::Live, f, MIB, 3 * MIB as usize).unwrap(), vec![0; 3 * MIB as usize]);
+        assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"f").unwrap().size, 8 * MIB);
+    }
+    let before = fs.usage().reserved_blocks;
+    fs.close().unwrap();
+    drop(fs);
+    let device: Arc<dyn BlockDevice> = w.device.clone();
+    let report = check(std::slice::from_ref(&device), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let fs = w.open();
+    assert_eq!(fs.usage().reserved_blocks, before);
+    fs.allocate(f, AllocateMode::Punch, 4 * MIB, 2 * MIB).unwrap();
+    assert_eq!(fs.usage().reserved_blocks, before - 512);
+    take_everything(&w, &fs);
+    assert_eq!(fs.write(f, MIB, &[1; 65_536], 0).unwrap(), 65_536, "what is reserved");
+}

@@ -297,15 +297,40 @@ impl Server {
             return Ok(());
         }
         let place = self.place(id)?;
-        self.volume.readdir(place.at, place.ino, cookie, &mut |mut e: DirEntry| {
-            if let Some(view) = place.view {
-                // One that cannot be looked up is not listed either.
-                let Some(id) = past::id_of(view, e.ino) else { return true };
-                e.ino = Ino(id);
+        match place.view {
+            None => self.volume.readdir(place.at, place.ino, cookie, each)?,
+            Some(view) => {
+                let mut each = |e: DirEntry| match past::id_of(view, e.ino) {
+                    Some(id) => each(DirEntry { ino: Ino(id), ..e }),
+                    // One that cannot be looked up is not listed either.
+                    None => true,
+                };
+                self.entries_of_past(place, cookie, &mut each)?;
             }
-            each(e)
-        })?;
+        }
         Ok(())
+    }
+
+    /// Without what a restore was making when the state was cut: a directory of that name that is closed to all others.
+    fn entries_of_past(&self, place: Place, mut cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        loop {
+            let mut met = None;
+            self.volume.readdir(place.at, place.ino, cookie, &mut |e: DirEntry| {
+                let goes_on = e.kind != FileKind::Directory || !past::is_of_restore(&e.name);
+                if goes_on {
+                    return each(e);
+                }
+                // The library is not called from within its own call.
+                met = Some(e);
+                false
+            })?;
+            let Some(e) = met else { return Ok(()) };
+            cookie = e.cookie;
+            let is_private = self.volume.getattr(place.at, e.ino).is_ok_and(|a| a.mode & 0o777 == 0o700);
+            if !is_private && !each(e) {
+                return Ok(());
+            }
+        }
     }
 
     fn entries_of_ours(&self, made: Made, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) {

@@ -1,0 +1,107 @@
+//! Gives a file that is there the content and the attributes of a copy, so that all its names have them.
+//!
+//! Invariants
+//! 1. It is emptied and gets all it will have before anybody is told that it is durable: the volume holds an emptied file back from
+//!    commits until it is synced, so that a crash shows what it had or what it got, under all names.
+//! 2. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
+
+use super::attributes::xattrs_of;
+use super::{Copied, Work};
+use crate::error::{At, Fail};
+use nenrin_fuse::INO_MASK;
+use rustix::fs::{self as sys, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::Path;
+
+/// Whether what is at `to` is what was at `from`: the same file, to which its names can be restored.
+///
+/// # Errors
+/// What there is instead, and what to do.
+pub(super) fn is_same_file(from: &Path, to: &Path) -> Result<(), Fail> {
+    let instead = |text: &str| Fail::at(to.display(), text);
+    let now = match fs::symlink_metadata(to) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(instead("is not there, so that no file is restored in place; without --in-place it is made"));
+        }
+        now => now.at(to.display())?,
+    };
+    let then = fs::symlink_metadata(from).at(from.display())?;
+    if !now.is_file() || !then.is_file() {
+        return Err(instead("is not a file then and now, which alone are restored in place; --force replaces it"));
+    }
+    if now.ino() != then.ino() & INO_MASK {
+        return Err(instead(
+            "is another file than it was then; --force replaces it, and nothing but this name changes",
+        ));
+    }
+    Ok(())
+}
+
+/// Gives the file at `there`, which is `known`, what the `copy` has. It is `shown` so.
+///
+/// # Errors
+/// What could not be read or written, and what then is there.
+pub(super) fn give(copy: &Path, there: &Path, known: &Metadata, shown: &Path) -> Result<(), Fail> {
+    let place = shown.display();
+    let (source, xattrs) = (File::open(copy).at(&place)?, xattrs_of(copy).at(&place)?);
+    let then = source.metadata().at(&place)?;
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let target = OpenOptions::new().write(true).custom_flags(flags).open(there).at(&place)?;
+    let now = target.metadata().at(&place)?;
+    if (now.ino(), now.is_file()) != (known.ino(), true) {
+        return Err(Fail::at(&place, "became another file meanwhile, and was left as it is"));
+    }
+    let both = now.mode() & then.mode() & 0o777;
+    if both != now.mode() & 0o7777 {
+        target.set_permissions(Permissions::from_mode(both)).at(&place)?;
+    }
+    let given = content(&source, &target, then.len()).and_then(|()| attributes(&target, &then, &xattrs));
+    given
+        .and_then(|()| target.sync_all())
+        .map_err(|e| Fail::at(&place, format!("{e}; it may have lost what it had, which the newest checkpoint has")))
+}
+
+fn content(source: &File, target: &File, bytes: u64) -> io::Result<()> {
+    target.set_len(0)?;
+    // What was copied just now is not read once more, and who stops now would leave half of it.
+    let (mut untold, onwards) = (|_: &Copied| {}, || false);
+    Work::new(&mut untold, &onwards).content(source, target, bytes).map_err(super::Failed::why)
+}
+
+fn attributes(target: &File, then: &Metadata, xattrs: &[super::Xattr]) -> io::Result<()> {
+    match fchown(target, Some(then.uid()), Some(then.gid())) {
+        Err(e) if e.kind() != io::ErrorKind::PermissionDenied => return Err(e),
+        _ => {}
+    }
+    let mut names = vec![0; 65_536];
+    let listed = sys::flistxattr(target, names.as_mut_slice())?;
+    for name in names[..listed].split_inclusive(|b| *b == 0) {
+        let name = CStr::from_bytes_with_nul(name).map_err(io::Error::other)?;
+        if xattrs.iter().any(|(kept, _)| kept.as_c_str() == name) {
+            continue;
+        }
+        match sys::fremovexattr(target, name) {
+            // trusted.* and security.* are root's.
+            Ok(()) | Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    for (name, value) in xattrs {
+        match sys::fsetxattr(target, name, value, XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    target.set_permissions(Permissions::from_mode(then.mode() & 0o7777))?;
+    let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
+    let times = Timestamps {
+        last_access: time(then.atime(), then.atime_nsec()),
+        last_modification: time(then.mtime(), then.mtime_nsec()),
+    };
+    Ok(sys::futimens(target, &times)?)
+}

@@ -1,0 +1,88 @@
+//! Devices that are cut, or missing, and what takes their place.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+
+fn mirror(place: &Place) -> String {
+    let (a, b) = (place.text("a"), place.text("b"));
+    nenrin(["mkfs", "--profile", "mirror", "--size", SIZE, &a, &b]).ok();
+    format!("{a},{b}")
+}
+
+/// What lies behind the end of an image that was cut is had from the other device, and each listing names the one that was cut.
+#[test]
+fn an_image_that_was_cut_while_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let devices = mirror(&place);
+    let mnt = place.sub("mnt");
+    nenrin(["mount", "-o", "checkpoint=0", &devices, &mnt]).ok();
+    let content: Vec<u8> = (0..4_000_000_u32).map(|i| (i / 911) as u8).collect();
+    fs::write(place.path("mnt/f"), &content).unwrap();
+    nenrin(["checkpoint", "create", &mnt]).ok();
+    fs::File::options().write(true).open(place.path("b")).unwrap().set_len(1 << 20).unwrap();
+    run("sh", &["-c", "echo 3 >/proc/sys/vm/drop_caches"]);
+    assert!(fs::read(place.path("mnt/f")).unwrap() == content, "the other device has it");
+    fs::write(place.path("mnt/g"), &content).unwrap();
+    fs::File::open(place.path("mnt/g")).unwrap().sync_all().unwrap();
+    wait_until("it is noticed", || place.info()["problems"].to_string().contains("was cut"));
+    let info = place.info();
+    let problems = info["problems"].to_string();
+    assert!(problems.contains("device 2") && problems.contains("nenrin device replace"), "{problems}");
+    assert!(!problems.contains("is lost"), "the other device has it: {problems}");
+    let listed = nenrin(["device", "list", "--json", &mnt]).json();
+    assert!(listed[1]["why"].as_str().is_some_and(|w| w.contains("cut")), "{listed}");
+    assert!(nenrin(["device", "list", &mnt]).ok().contains("was cut"), "{listed}");
+    place.umount();
+    let refused = nenrin(["mount", &devices, &mnt]);
+    let text = place.text("b");
+    refused.fails(1, &[&text, "is truncated", &format!("truncate -s {}", 32 << 20), "-o degraded"]);
+    nenrin(["mount", "-o", "degraded", &devices, &mnt]).ok();
+    let both_are_there = || {
+        assert!(fs::read(place.path("mnt/f")).unwrap() == content && fs::read(place.path("mnt/g")).unwrap() == content)
+    };
+    both_are_there();
+    assert!(place.info()["devices"][1]["why"].as_str().unwrap().contains("truncated"), "{}", place.info());
+    place.umount().ok();
+    // What helps is what is said.
+    fs::File::options().write(true).open(place.path("b")).unwrap().set_len(32 << 20).unwrap();
+    nenrin(["mount", &devices, &mnt]).ok();
+    wait_until("it is up to date", || place.info()["devices"][1]["state"] == "active");
+    nenrin(["scrub", &mnt]);
+    nenrin(["scrub", &mnt]).ok();
+    place.umount().ok();
+    fs::remove_file(place.path("a")).unwrap();
+    nenrin(["mount", "-o", "degraded", &place.text("b"), &mnt]).ok();
+    both_are_there();
+    place.umount().ok();
+}
+
+/// What a new device was written is told, also where the old one is not there.
+#[test]
+fn what_takes_the_place_of_a_missing_device_is_copied_and_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    mirror(&place);
+    let mnt = place.sub("mnt");
+    fs::remove_file(place.path("b")).unwrap();
+    nenrin(["mount", "-o", "degraded", &place.text("a"), &mnt]).ok();
+    let content = vec![0x5a; 5 << 20];
+    fs::write(place.path("mnt/f"), &content).unwrap();
+    fs::File::open(place.path("mnt/f")).unwrap().sync_all().unwrap();
+    // What is not there yet is made before, and how is said.
+    let c = place.text("c");
+    nenrin(["device", "replace", &mnt, "2", &c]).fails(1, &[&c, "is not there", "fallocate -l 32M"]);
+    fs::File::create(place.path("c")).unwrap().set_len(32 << 20).unwrap();
+    let told = nenrin(["device", "replace", "--json", &mnt, "2", &c]).json();
+    assert!(told["bytes"].as_u64().unwrap() >= 5 << 20, "{told}");
+    place.umount().ok();
+    fs::remove_file(place.path("a")).unwrap();
+    nenrin(["mount", "-o", "degraded", &c, &mnt]).ok();
+    assert!(fs::read(place.path("mnt/f")).unwrap() == content);
+    place.umount().ok();
+}

@@ -1,0 +1,65 @@
+//! Commands of a volume whose process is stopped, or does not answer.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+
+/// Where nobody else sees the stopped process, who would wait for it. All at once, as each of them waits for some seconds; the limit is
+/// there for who hangs, and none of them ends by it.
+const SCRIPT: &str = "
+    mount -t tmpfs none /run
+    mkdir mnt
+    $NENRIN mount image mnt
+    mkdir mnt/d
+    echo x >mnt/d/f
+    ln -s \"$PWD/mnt/d\" link
+    pid=$($NENRIN info --json mnt | tr -d ' ' | tr ',' '\\n' | sed -n 's/^\"pid\"://p')
+    echo \"$pid\" >pid
+    kill -STOP \"$pid\"
+    trap 'kill -CONT $pid; $NENRIN umount mnt' EXIT
+    asked() {
+        n=$1
+        shift
+        code=0
+        timeout -s KILL 120 $NENRIN \"$@\" >said.$n 2>&1 || code=$?
+        echo \"$code $(cat said.$n)\" >told.$n
+    }
+    asked 1 info mnt &
+    asked 2 info mnt/d/f &
+    asked 3 info --json image &
+    asked 4 info link &
+    asked 5 history link/f &
+    asked 6 diff mnt/d 1 &
+    asked 7 restore mnt/d/f --at 1 &
+    asked 8 restore --list-deleted mnt &
+    asked 9 scrub mnt &
+    asked 10 snapshot create mnt name &
+    asked 11 device list mnt &
+    asked 12 umount mnt &
+    wait
+    cd mnt
+    code=0
+    said=$(timeout -s KILL 120 $NENRIN info 2>&1) || code=$?
+    cd ..
+    echo \"$code $said\" >told.13
+    kill -CONT \"$pid\"
+    $NENRIN info mnt | grep -q 'health       good'";
+
+#[test]
+fn a_process_that_is_stopped_is_named() {
+    if !can_mount() || !has("timeout") || !has("unshare") {
+        return;
+    }
+    let place = Place::with_volume();
+    fs::write(place.path("script"), SCRIPT).unwrap();
+    shell("exec unshare -m sh -e script", place.dir()).ok();
+    let pid = fs::read_to_string(place.path("pid")).unwrap();
+    let (said, way_out) = (format!("process {} is stopped", pid.trim()), format!("kill -CONT {}", pid.trim()));
+    for n in 1..=13 {
+        let told = fs::read_to_string(place.path(&format!("told.{n}"))).unwrap();
+        // A scrub that could not run ends with 8.
+        assert!(told.starts_with(if n == 9 { ['1', '8'] } else { ['1', '1'] }), "{n}: {told}");
+        assert!(told.contains(&said) && told.contains("does not answer") && told.contains(&way_out), "{n}: {told}");
+        assert_eq!(told.lines().count(), 1, "{n}: {told}");
+    }
+}
