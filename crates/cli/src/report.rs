@@ -14,7 +14,7 @@ use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
     ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Rest as CleanerRest, Scrub,
-    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
+    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing, Usage,
 };
 use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::Scrubbed;
@@ -112,13 +112,17 @@ pub fn clean(clean: &Clean, segment_blocks: u64) -> CleanData {
     }
 }
 
-fn cleaner(fs: &Fs, is_full: bool) -> CleanerData {
+fn cleaner(fs: &Fs, usage: &Usage) -> CleanerData {
     let s = fs.cleaner_status();
+    let is_full = usage.available_blocks == 0;
     // It is about segments, and what is available about what may be stored in them.
     let rest = if is_full && s.rest == CleanerRest::EnoughRoom { CleanerRest::Full } else { s.rest };
     let state = match s.victims {
         _ if s.ordering => "puts files in order".to_owned(),
         0 if fs.options().read_only => "rests: the volume is read-only".to_owned(),
+        0 if rest == CleanerRest::EnoughRoom && usage.available_blocks < usage.total_blocks / 100 => {
+            "rests: the little that is available needs no cleaning; more room takes removing something".to_owned()
+        }
         0 => format!("rests: {}", rest.words()),
         n => format!("empties {n} segments"),
     };
@@ -216,7 +220,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
-        cleaner: cleaner(fs, usage.available_blocks == 0),
+        cleaner: cleaner(fs, &usage),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
         snapshots: list.iter().filter(|c| c.name.is_some()).count() as u64,
@@ -347,7 +351,11 @@ fn laying(fs: &Fs) -> Option<String> {
     let s = fs.laying_status().filter(|s| on_the_way || s.segments_left > 0 || s.waits.is_some())?;
     let waits = s.waits.map_or_else(String::new, |why| format!("; it waits: {why}"));
     let how = if fs.options().read_only { "a writable mount goes on with that" } else { "going on" };
-    Some(format!("devices have changed, and {} segments are still to be moved: {how}{waits}", s.segments_left))
+    let what = match s.segments_left {
+        0 => "their space is not all used as it will be".to_owned(),
+        n => format!("{n} segments are still to be moved"),
+    };
+    Some(format!("devices have changed, and {what}: {how}{waits}"))
 }
 
 /// What was told when the volume was opened, but for what is no longer so.
@@ -381,7 +389,7 @@ fn troubles(fs: &Fs) -> Vec<String> {
 /// How far laying space anew came.
 pub fn laying_data(fs: &Fs, status: Option<LayingStatus>) -> LayingData {
     let done = status.is_none();
-    let LayingStatus { segments_left, segments, waits } = status.unwrap_or_default();
+    let LayingStatus { segments_left, segments, waits, is_behind_forgetting } = status.unwrap_or_default();
     let usage = fs.usage();
     LayingData {
         done,
@@ -390,6 +398,7 @@ pub fn laying_data(fs: &Fs, status: Option<LayingStatus>) -> LayingData {
         total_bytes: usage.total_blocks * BLOCK_BYTES as u64,
         available_bytes: usage.available_blocks * BLOCK_BYTES as u64,
         waits,
+        is_behind_forgetting,
     }
 }
 
