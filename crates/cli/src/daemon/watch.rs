@@ -4,7 +4,7 @@
 
 use crate::device;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// An image file, as it was when it was opened.
@@ -52,27 +52,68 @@ impl Watch {
         std::iter::once(&self.identity).chain(&self.beneath)
     }
     /// What is wrong with it now.
-    pub fn problem(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<Problem> {
         let path = self.path.display();
+        let problem = |text, open_as| Some(Problem { uuid: self.uuid, text, open_as });
         match device::identity(&self.path) {
             Ok(now) if now == self.identity => {}
             // The directory may be unreadable for us; that is no news about the image.
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return None,
             _ => {
-                return Some(format!(
-                    "{path} was deleted or replaced while mounted: copy what you need now, unmounting loses it"
-                ));
+                let (text, open_as) = self.fate();
+                return problem(format!("{path} was {text}"), open_as);
             }
         }
         let bytes = fs::metadata(&self.path).ok()?.len();
         if !self.block_device && bytes < self.bytes {
-            return Some(format!(
+            let text = format!(
                 "{path} was cut to {bytes} of {} bytes while mounted: what lay behind is lost; unmount and check it",
                 self.bytes
-            ));
+            );
+            return problem(text, None);
         }
         None
     }
+
+    /// What became of it, which is not any more where it was, and what it is open as where it has no name at all.
+    fn fate(&self) -> (String, Option<u32>) {
+        let Some((open_as, meta)) = self.opened() else {
+            return ("deleted or replaced while mounted: copy what you need now, unmounting loses it".to_owned(), None);
+        };
+        if meta.nlink() == 0 {
+            let pid = std::process::id();
+            let text = format!(
+                "deleted while mounted: unmounting loses it; copy what you need now, or all of it: \
+                 cp --sparse=always /proc/{pid}/fd/{open_as} NEW"
+            );
+            return (text, Some(open_as));
+        }
+        let now = fs::read_link(format!("/proc/self/fd/{open_as}")).ok();
+        let is_it = |now: &PathBuf| device::identity(now).is_ok_and(|identity| identity == self.identity);
+        let text = match now.filter(is_it) {
+            Some(now) => format!("renamed or replaced while mounted: what is mounted is in {} now", now.display()),
+            None => "renamed or replaced while mounted: what is mounted is in that file, under another name".to_owned(),
+        };
+        (text, None)
+    }
+
+    /// What this process has it open as.
+    fn opened(&self) -> Option<(u32, fs::Metadata)> {
+        let all = fs::read_dir("/proc/self/fd").ok()?.flatten();
+        let mut all = all.filter_map(|e| Some((e.file_name().to_str()?.parse().ok()?, fs::metadata(e.path()).ok()?)));
+        all.find(|(_, meta)| device::identity_of(meta) == self.identity)
+    }
+}
+
+/// What is wrong with a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What the volume knows it as.
+    pub uuid: [u8; 16],
+    /// In one line.
+    pub text: String,
+    /// It has no name any more, and is gone when it is closed: as this it is open.
+    pub open_as: Option<u32>,
 }
 
 #[cfg(test)]
@@ -89,9 +130,17 @@ mod tests {
         let watch = Watch::new(&path, [1; 16], 8192);
         assert_eq!(watch.problem(), None);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        assert!(watch.problem().unwrap().contains("cut to 4096 of 8192"));
-        fs::remove_file(&path).unwrap();
-        assert!(watch.problem().unwrap().contains("deleted or replaced"));
+        assert!(watch.problem().unwrap().text.contains("cut to 4096 of 8192"));
+        let away = dir.path().join("away");
+        fs::rename(&path, &away).unwrap();
+        let problem = watch.problem().unwrap();
+        let told = format!("renamed or replaced while mounted: what is mounted is in {} now", away.display());
+        assert!(problem.text.ends_with(&told) && problem.open_as.is_none(), "{problem:?}");
+        fs::remove_file(&away).unwrap();
+        let problem = watch.problem().unwrap();
+        let open_as = std::os::fd::AsRawFd::as_raw_fd(&_open) as u32;
+        assert!(problem.text.contains("deleted while mounted") && problem.open_as == Some(open_as), "{problem:?}");
+        assert!(problem.text.contains(&format!("/fd/{open_as} NEW")), "{problem:?}");
         fs::write(dir.path().join("other"), [0; 8192]).unwrap();
         fs::rename(dir.path().join("other"), &path).unwrap();
         assert!(watch.problem().is_some());
