@@ -209,8 +209,7 @@ impl Walk<'_> {
         let [was, is] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.getattr(at, ino));
         // What is not known is told of each.
         let (Ok(was), Ok(is)) = (was, is) else { return Ok(false) };
-        let is_comparable = matches!(was.kind(), FileKind::Regular | FileKind::Symlink | FileKind::Directory);
-        if !is_comparable || was.kind() != is.kind() || self.has(self.new, old)? || self.has(self.old, new)? {
+        if was.kind() != is.kind() || self.has(self.new, old)? || self.has(self.old, new)? {
             return Ok(false);
         }
         let plain = |a: &Attr| (a.mode, a.uid, a.gid, a.mtime);
@@ -228,7 +227,11 @@ impl Walk<'_> {
                 let [a, b] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.readlink(at, ino).ok());
                 a.is_some() && a == b
             }
-            _ => self.fs.has_same_content((self.old, old), (self.new, new)).unwrap_or(false),
+            FileKind::Fifo | FileKind::Socket => true,
+            FileKind::CharDevice | FileKind::BlockDevice => was.rdev == is.rdev,
+            FileKind::Regular | FileKind::Directory => {
+                self.fs.has_same_content((self.old, old), (self.new, new)).unwrap_or(false)
+            }
         };
         if !same_content || !same_attributes {
             let d = difference("M", &path, from.as_deref(), kind(is.kind()), is.size);
