@@ -220,8 +220,7 @@ impl Walk<'_> {
         let [was, is] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.getattr(at, ino));
         // What is not known is told of each.
         let (Ok(was), Ok(is)) = (was, is) else { return Ok(false) };
-        let is_comparable = matches!(was.kind(), FileKind::Regular | FileKind::Symlink | FileKind::Directory);
-        if !is_comparable || was.kind() != is.kind() || self.has(self.new, old)? || self.has(self.old, new)? {
+        if was.kind() != is.kind() || self.has(self.new, old)? || self.has(self.old, new)? {
             return Ok(false);
         }
         let plain = |a: &Attr| (a.mode, a.uid, a.gid, a.mtime);
@@ -239,7 +238,9 @@ impl Walk<'_> {
                 let [a, b] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.readlink(at, ino).ok());
                 a.is_some() && a == b
             }
-            _ => {
+            FileKind::Fifo | FileKind::Socket => true,
+            FileKind::CharDevice | FileKind::BlockDevice => was.rdev == is.rdev,
+            FileKind::Regular | FileKind::Directory => {
                 let mut goes_on = || (self.wanted)();
                 match self.fs.has_same_content((self.old, old), (self.new, new), &mut goes_on) {
                     Ok(Some(same)) => same,

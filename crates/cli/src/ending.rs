@@ -32,6 +32,11 @@ impl Ending {
         Ok(Self(text))
     }
 
+    /// What was said last.
+    pub fn said(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// How far it came.
     pub fn say(&self, text: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;

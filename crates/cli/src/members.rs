@@ -84,7 +84,13 @@ pub fn joined(all: &[PathBuf]) -> PathBuf {
 /// One that was named or found cannot be opened.
 pub fn open(named: &[PathBuf], open: impl Fn(&Path) -> Result<Device, Fail>) -> Result<Members, Fail> {
     let mut members = Members { paths: Vec::new(), devices: Vec::new() };
+    let mut known = Vec::new();
     for path in named {
+        let identities = device::identities(path);
+        if identities.iter().any(|i| known.contains(i)) {
+            return Err(Fail::at(path.display(), "named twice; each device of a volume is another one"));
+        }
+        known.extend(identities);
         members.devices.push(open(path)?);
         members.paths.push(device::absolute(path));
     }

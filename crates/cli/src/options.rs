@@ -167,9 +167,10 @@ pub const OPTIONS: &[OptionInfo] = &[
         Ok(())
     }),
     with("cache-size", "SIZE", |o, v| {
-        let bytes = parse_bytes(v).ok_or("a size is needed, such as 256M")?;
+        let bytes =
+            parse_bytes(v).ok_or("a size is needed, such as 256M: at least 1M, and less than this machine's memory")?;
         if bytes < CACHE_BYTES_MIN {
-            return Err("at least 1M is needed".into());
+            return Err("at least 1M is needed, and less than this machine's memory".into());
         }
         o.core.cache_bytes = usize::try_from(bytes).map_err(|_| "larger than this machine's memory")?;
         o.cache_size_given = true;
@@ -264,6 +265,10 @@ const FOR_MOUNT8: &[&str] = &[
     "nofail",
     "_netdev",
     "async",
+    "atime",
+    "lazytime",
+    "mand",
+    "iversion",
     "diratime",
     "nodiratime",
     "norelatime",
@@ -311,9 +316,10 @@ fn choose<T: Copy>(value: &str, all: &[(&str, T)]) -> Result<T, String> {
 const COMMIT_NANOS_MIN: u64 = 200_000_000;
 
 fn seconds(value: &str, min: u64) -> Result<u64, String> {
-    let nanos = parse_seconds(value).ok_or("seconds are needed, such as 5 or 0.5")?;
+    let range = format!("from {} to {}", min as f64 / 1e9, NANOS_MAX as f64 / 1e9);
+    let nanos = parse_seconds(value).ok_or_else(|| format!("seconds are needed, such as 5 or 0.5: {range}"))?;
     if nanos < min || nanos > NANOS_MAX {
-        return Err(format!("that is out of range, which begins with {} s", min as f64 / 1e9));
+        return Err(format!("that is out of range: seconds {range} are possible"));
     }
     Ok(nanos)
 }
@@ -339,6 +345,12 @@ fn one(options: &mut Options, word: &str) -> Result<(), Fail> {
         Some((name, value)) => (name, Some(value)),
         None => (word, None),
     };
+    if ["sync", "dirsync"].contains(&word) {
+        return Err(Fail::usage(format!(
+            "mount option {word}: what is written is durable when a program syncs it (fsync, O_SYNC), else within commit=SECONDS \
+             (1); a mount that syncs everything by itself there is not: leave it away"
+        )));
+    }
     let Some(info) = OPTIONS.iter().find(|i| i.name == name) else {
         return Err(Fail::usage(format!("unknown mount option {name:?}; nenrin help mount lists them")));
     };
@@ -433,8 +445,14 @@ mod tests {
             ("order=loose", "\"loose\" is none of relaxed, strict"),
             ("barrier=", "none of sync, checkpoint, none"),
             ("commit=0", "out of range"),
-            ("commit=0.1", "begins with 0.2 s"),
+            ("commit=0.1", "from 0.2 to 86400"),
+            ("commit=99999999", "from 0.2 to 86400"),
+            ("commit=9999999999999999", "from 0.2 to 86400"),
+            ("checkpoint=100000", "from 0 to 86400"),
+            ("checkpoint=1e9", "seconds are needed, such as 5 or 0.5: from 0 to 86400"),
             ("commit=soon", "seconds are needed"),
+            ("sync", "leave it away"),
+            ("dirsync", "mount option dirsync: what is written is durable when"),
             ("checkpoint=2d", "seconds are needed"),
             ("cache-size=12", "at least 1M"),
             ("cache-size=big", "a size is needed"),

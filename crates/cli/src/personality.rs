@@ -93,18 +93,19 @@ fn umount_helper(parser: &mut lexopt::Parser) -> Outcome {
 }
 
 fn umount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut lazy, mut directory) = (false, None);
+    let (mut lazy, mut force, mut directory) = (false, false, None);
     while let Some(arg) = parser.next()? {
         match arg {
             lexopt::Arg::Short('l') => lazy = true,
-            lexopt::Arg::Short('f' | 'n' | 'r' | 'v') => {}
+            lexopt::Arg::Short('f') => force = true,
+            lexopt::Arg::Short('n' | 'r' | 'v') => {}
             lexopt::Arg::Short('t' | 'N') => drop(parser.value()?),
             lexopt::Arg::Value(v) if directory.is_none() => directory = Some(PathBuf::from(v)),
             other => return Err(Fail::from(other.unexpected())),
         }
     }
     let path = directory.ok_or_else(|| Fail::usage("a directory is needed: umount.nenrin DIR"))?;
-    if lazy { umount::detach(&path) } else { umount::umount(&path) }
+    if lazy { umount::detach(&path) } else { umount::umount(&path, force) }
 }
 
 /// At boot (-a, -p) there is nothing to repair: mounting recovers. A person who

@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+/// What to do about content that is lost, which no repair brings back.
+pub const BRING_BACK: &str = "no repair brings content back: remove the files that are named, or bring them back (nenrin restore of an \
+                              earlier state, or a backup)";
+
 /// Everything that was wrong is right now.
 const REPAIRED: u8 = 1;
 
@@ -28,9 +32,6 @@ pub struct How {
 
 /// Plans, asks, repairs the volume on the devices that are named, and on those beside a single one; gives fsck's exit code.
 pub fn run(named: &[PathBuf], how: How) -> Outcome {
-    if !how.dry && !how.yes && (how.json || !io::stdin().is_terminal()) {
-        return Err(Fail::usage("nobody is there to be asked: give --yes to repair, or -n to see the plan"));
-    }
     let mode = if how.dry { OpenMode::READER } else { OpenMode::OWNER };
     let devices = members::open_named(named, mode)?.devices;
     let path = &members::joined(named);
@@ -46,6 +47,9 @@ pub fn run(named: &[PathBuf], how: How) -> Outcome {
     }
     // Nobody asked for losses that he could not be told.
     output::failed().map_or(Ok(()), Err)?;
+    if needed && !how.dry && !how.yes && (how.json || !io::stdin().is_terminal()) {
+        return Err(Fail::usage("nobody is there to be asked: give --yes to repair, or -n to see the plan"));
+    }
     let go = needed && !how.dry && (how.yes || asked());
     let mut report = plan.report().clone();
     if go {
@@ -92,7 +96,7 @@ fn show(path: &Path, report: &RepairReport) {
     }
     let text = match (report.needed, report.losses_total) {
         (false, 0) => "nothing to repair".to_owned(),
-        (false, n) => format!("nothing to repair; {n} losses that no repair can undo"),
+        (false, n) => format!("nothing to repair; {n} losses that no repair can undo: {BRING_BACK}"),
         (true, 0) => "can be repaired without loss".to_owned(),
         (true, n) => format!("can be repaired, with {n} losses"),
     };

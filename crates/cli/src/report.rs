@@ -16,7 +16,7 @@ use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
     ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Rest as CleanerRest, Scrub,
-    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
+    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing, Usage,
 };
 use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::Scrubbed;
@@ -114,14 +114,15 @@ pub fn clean(clean: &Clean, segment_blocks: u64) -> CleanData {
     }
 }
 
-fn cleaner(fs: &Fs, is_full: bool) -> CleanerData {
+fn cleaner(fs: &Fs, usage: &Usage) -> CleanerData {
     let s = fs.cleaner_status();
+    let is_full = usage.available_blocks == 0;
     // It is about segments, and what is available about what may be stored in them.
     let rest = if is_full && s.rest == CleanerRest::EnoughRoom { CleanerRest::Full } else { s.rest };
     let state = match s.victims {
         _ if s.ordering => "puts files in order".to_owned(),
         0 if fs.options().read_only => "rests: the volume is read-only".to_owned(),
-        0 => format!("rests: {}", rest.words()),
+        0 => format!("rests: {}", rest_words(rest, usage)),
         n => format!("empties {n} segments"),
     };
     CleanerData {
@@ -131,6 +132,17 @@ fn cleaner(fs: &Fs, is_full: bool) -> CleanerData {
         cleaned_segments: s.cleaned_segments,
         moved_bytes: s.moved_blocks * BLOCK_BYTES as u64,
         stuck_segments: s.stuck_segments,
+    }
+}
+
+/// Why the cleaner rests. Enough room is free for what is available, be that nearly nothing.
+fn rest_words(rest: CleanerRest, usage: &Usage) -> &'static str {
+    let is_little = usage.available_blocks < usage.total_blocks / 100;
+    match rest {
+        CleanerRest::EnoughRoom if is_little => {
+            "the little that is available needs no cleaning; removing something makes room"
+        }
+        rest => rest.words(),
     }
 }
 
@@ -219,7 +231,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
         space: SpaceData::of(&usage),
-        cleaner: cleaner(fs, usage.available_blocks == 0),
+        cleaner: cleaner(fs, &usage),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
         snapshots: list.iter().filter(|c| c.name.is_some()).count() as u64,
@@ -350,7 +362,11 @@ fn laying(fs: &Fs) -> Option<String> {
     let s = fs.laying_status().filter(|s| on_the_way || s.segments_left > 0 || s.waits.is_some())?;
     let waits = s.waits.map_or_else(String::new, |why| format!("; it waits: {why}"));
     let how = if fs.options().read_only { "a writable mount goes on with that" } else { "going on" };
-    Some(format!("devices have changed, and {} segments are still to be moved: {how}{waits}", s.segments_left))
+    let what = match s.segments_left {
+        0 => "their space is not all used as it will be".to_owned(),
+        n => format!("{n} segments are still to be moved"),
+    };
+    Some(format!("devices have changed, and {what}: {how}{waits}"))
 }
 
 /// What devices have done wrong, a line for each: others had what was needed, and that may not be so for ever.
@@ -373,7 +389,7 @@ fn troubles(fs: &Fs) -> Vec<String> {
 /// How far laying space anew came.
 pub fn laying_data(fs: &Fs, status: Option<LayingStatus>) -> LayingData {
     let done = status.is_none();
-    let LayingStatus { segments_left, segments, waits } = status.unwrap_or_default();
+    let LayingStatus { segments_left, segments, waits, is_behind_forgetting } = status.unwrap_or_default();
     let usage = fs.usage();
     LayingData {
         done,
@@ -382,6 +398,7 @@ pub fn laying_data(fs: &Fs, status: Option<LayingStatus>) -> LayingData {
         total_bytes: usage.total_blocks * BLOCK_BYTES as u64,
         available_bytes: usage.available_blocks * BLOCK_BYTES as u64,
         waits,
+        is_behind_forgetting,
     }
 }
 
@@ -728,6 +745,16 @@ pub fn show_segments(list: &[SegmentData]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn enough_room_is_not_said_of_next_to_none() {
+        let words = |available_blocks| {
+            let usage = Usage { total_blocks: 1000, available_blocks, ..Usage::default() };
+            rest_words(CleanerRest::EnoughRoom, &usage)
+        };
+        assert!(words(9).starts_with("the little that is available"));
+        assert_eq!(words(10), CleanerRest::EnoughRoom.words());
+    }
 
     #[test]
     fn that_checkpoints_rest_is_told_with_why_and_until_when() {

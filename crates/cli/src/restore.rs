@@ -24,7 +24,7 @@ mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
-use attributes::{Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
+use attributes::{NotTaken, Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
 use names::Names;
 pub use place::exists;
@@ -67,6 +67,8 @@ pub struct Restored {
     pub left_out: Vec<LeftOut>,
     /// Of which parts are holes that could not be read.
     pub salvaged: Vec<Salvaged>,
+    /// Of which extended attributes do not fit there.
+    pub unfit: Vec<Unfit>,
     /// What stayed behind of what was replaced, and why.
     pub rest: Option<Rest>,
     /// Names below a directory that was replaced which the copy does not have, from that directory: what came since. The first of them.
@@ -99,6 +101,15 @@ pub struct LeftOut {
     pub path: PathBuf,
     /// Why it was not.
     pub lack: Lack,
+}
+
+/// Something of which extended attributes were left out, since they do not fit where it was copied to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// Where it was copied from.
+    pub path: PathBuf,
+    /// The attributes: name, length and why of each.
+    pub attributes: Vec<String>,
 }
 
 /// A file of which not all could be read.
@@ -230,7 +241,8 @@ pub fn copy(from: &Path, to: &Path, there: There, calls: &mut Calls<'_>) -> Resu
     work.is_same_volume = place.is_same_volume;
     work.salvages = calls.salvage;
     let result = work.copy(from, &place.copy(), Path::new(""));
-    let (copied, left_out, salvaged, names) = (work.copied, work.left_out, work.salvaged, work.names);
+    let (copied, left_out, salvaged, unfit, names) =
+        (work.copied, work.left_out, work.salvaged, work.unfit, work.names);
     // What is there instead has no past either.
     let result = match left_out.first().filter(|_| known.is_some()) {
         Some(left) => result.and(Err(lost(left))),
@@ -268,6 +280,7 @@ pub fn copy(from: &Path, to: &Path, there: There, calls: &mut Calls<'_>) -> Resu
                 copied,
                 left_out,
                 salvaged,
+                unfit,
                 rest: place.tidy().err().map(rest),
                 beyond,
                 beyond_count,
@@ -374,6 +387,7 @@ struct Work<'a> {
     /// Bytes of the file at hand that cannot be read.
     bad: Vec<(u64, u64)>,
     salvaged: Vec<Salvaged>,
+    unfit: Vec<Unfit>,
 }
 
 /// At which end copying of content failed.
@@ -410,6 +424,7 @@ impl<'a> Work<'a> {
             salvages: false,
             bad: Vec::new(),
             salvaged: Vec::new(),
+            unfit: Vec::new(),
         }
     }
 
@@ -440,7 +455,10 @@ impl<'a> Work<'a> {
             self.copied.permissions_lost += u64::from(mode.is_none() && !is_link);
             let is_more = |mode: u32| mode & 0o7777 != meta.mode() & 0o7777 || has_list != has_access_list(&xattrs);
             self.copied.permissions_back += u64::from(mode.is_some_and(is_more) && !is_link);
-            self.attributes(to, &meta, mode, &xattrs)?;
+            let unfit = self.attributes(to, &meta, mode, &xattrs)?;
+            if !unfit.is_empty() {
+                self.unfit.push(Unfit { path: from.to_owned(), attributes: unfit });
+            }
             if meta.is_dir() {
                 self.copied.directories += 1;
             } else {
@@ -467,6 +485,13 @@ impl<'a> Work<'a> {
                 return Ok(None);
             }
             Some(Lack::Forbidden | Lack::TooLong) | None => e.to_string(),
+            Some(lack @ Lack::Unreadable)
+                if !self.salvages && fs::symlink_metadata(from).is_ok_and(|m| m.is_file()) =>
+            {
+                let help =
+                    "--salvage with --to DEST restores what can be read of it, nenrin history tells its other states";
+                format!("{} in that state; {help}: {e}", lack.words())
+            }
             Some(lack) => format!("{} in that state; nenrin history tells what is known of it: {e}", lack.words()),
         };
         Err(Fail::at(from.display(), text))
@@ -596,9 +621,15 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Everything but content. Times last, since all else changes them; before
+    /// Everything but content; what of extended attributes does not fit. Times last, since all else changes them; before
     /// them the mode, since a change of the owner takes set-id bits away.
-    fn attributes(&mut self, to: &Path, meta: &Metadata, told: Option<u32>, xattrs: &[Xattr]) -> Result<(), Fail> {
+    fn attributes(
+        &mut self,
+        to: &Path,
+        meta: &Metadata,
+        told: Option<u32>,
+        xattrs: &[Xattr],
+    ) -> Result<Vec<String>, Fail> {
         // Of writing a state shows what was granted then, so where no more is told the others get none of that.
         let is_link = meta.file_type().is_symlink();
         match lchown(to, Some(meta.uid()), Some(meta.gid())) {
@@ -606,7 +637,7 @@ impl<'a> Work<'a> {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.copied.owners_lost += 1,
             Err(e) => return Err(Fail::at(to.display(), e)),
         }
-        let left = set_xattrs(to, xattrs)?;
+        let NotTaken { without_list: left, unfit } = set_xattrs(to, xattrs, self.is_same_volume)?;
         let (is_told, mode) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
         self.copied.permissions_lost += u64::from(left.is_some() && is_told);
         let mode = left.map_or(mode, |left| mode & (!0o077 | left));
@@ -618,7 +649,7 @@ impl<'a> Work<'a> {
             last_access: time(meta.atime(), meta.atime_nsec()),
             last_modification: time(meta.mtime(), meta.mtime_nsec()),
         };
-        sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display())
+        sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display()).map(|()| unfit)
     }
 }
 

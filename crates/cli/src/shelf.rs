@@ -73,7 +73,7 @@ impl Shelf {
     /// # Errors
     /// There is none.
     pub fn find(&self, text: &str) -> Result<CheckpointData, Fail> {
-        let name = when::for_owner(text, clock::now()).map_err(Fail::new)?;
+        let name = when::for_owner(text, clock::now()).map_err(Fail::usage)?;
         let is_name = matches!(Path::new(&name).components().collect::<Vec<_>>()[..], [Component::Normal(_)]);
         let found = if is_name { told(&self.at.join(&name)) } else { Err(ErrorKind::NotFound.into()) };
         found.map_err(|e| match e.kind() {

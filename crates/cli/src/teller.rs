@@ -22,7 +22,7 @@ impl Teller {
     pub fn find(&mut self, text: &str) -> Result<CheckpointData, Fail> {
         match self {
             Self::Owner(owner) => {
-                let when = when::for_owner(text, clock::now()).map_err(Fail::new)?;
+                let when = when::for_owner(text, clock::now()).map_err(Fail::usage)?;
                 owner.call(&Request::Find { when })
             }
             Self::Mount(shelf) => shelf.find(text),

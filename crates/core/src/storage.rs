@@ -475,6 +475,11 @@ impl Storage {
         self.devices.set_trouble(index, trouble)
     }
 
+    /// Whether each block can be had, also without some of the members.
+    pub fn is_whole_without(&self, gone: &[u16]) -> bool {
+        self.devices.is_whole_without(gone)
+    }
+
     /// The members of the volume and how they are.
     pub fn health(&self) -> Vec<DeviceHealth> {
         self.devices.health()

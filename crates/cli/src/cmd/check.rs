@@ -172,6 +172,10 @@ fn next(report: &CheckReport) -> Option<&'static str> {
         use What::{ContentCopyDamaged, NodeCopyDamaged, ParityWrong, RootCopyDamaged, SlotDamaged, SlotStale};
         [SlotDamaged, SlotStale, RootCopyDamaged, NodeCopyDamaged, ContentCopyDamaged, ParityWrong].contains(w)
     };
+    let is_of_content = |w: &What| {
+        use What::{ContentDamaged, ContentLost, ContentUnreadable, TailNotZero};
+        [ContentDamaged, ContentUnreadable, ContentLost, TailNotZero].contains(w)
+    };
     match errors.as_slice() {
         [] => None,
         all if all.iter().all(|w| *w == What::DeviceAbsent || has_copy(w)) && all.contains(&What::DeviceAbsent) => {
@@ -179,6 +183,9 @@ fn next(report: &CheckReport) -> Option<&'static str> {
         }
         all if all.iter().all(has_copy) => {
             Some("mount it and run nenrin scrub: it writes anew what is right elsewhere")
+        }
+        all if all.iter().all(|w| is_of_content(w) || has_copy(w) || *w == What::DeviceAbsent) => {
+            Some(repair::BRING_BACK)
         }
         _ => Some(
             "nenrin check --repair -n plans a repair and lists what would be lost; copy the devices first if you can",

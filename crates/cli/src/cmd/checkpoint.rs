@@ -42,7 +42,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     })?;
     let path = given.get(1).map_or(Path::new("."), Path::new);
     match given.first().and_then(|v| v.to_str()) {
-        Some("list" | "create") if given.len() > 2 => return Err(COMMAND.misuse("too many arguments")),
+        Some("list" | "create") if given.len() > 2 => {
+            let more = given[2].to_string_lossy();
+            return Err(COMMAND.misuse(format!("one directory or device is enough; {more:?} is one more")));
+        }
         Some("list") => {
             let list = Target::find(path)?.checkpoints()?;
             if json {
@@ -69,7 +72,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             let gone: DeletedData = Target::find(path)?.owner()?.call(&Request::CheckpointDelete { from, to })?;
             return shown(json, &gone, from == to);
         }
-        Some(other) => return Err(COMMAND.misuse(format!("unknown subcommand {other:?}"))),
+        Some(other) => {
+            return Err(COMMAND.misuse(format!("{other:?} is not understood: list, create or delete is needed")));
+        }
         None => return Err(COMMAND.misuse("list, create or delete is needed")),
     }
     Ok(0)

@@ -24,7 +24,7 @@ pub const COMMAND: Command = Command {
             the file. Those that share blocks with other files (a plain cp) keep these where they are. Each file needs room\n\
             for its copy; below a quarter of what is available none is taken, so that no history goes and nobody who writes waits.\n\
             It can be interrupted at any time, and says what it did so far.\n\
-            exit codes: 0 done, 1 not, 2 called wrongly, 130 interrupted.",
+            exit codes: 0 done, 1 not, 2 called wrongly, 130 interrupted, or unmounted meanwhile.",
     examples: &[
         ("clean -n ~/work", "what cleaning would free, and put in order"),
         ("clean ~/work", "clean now, with progress"),
@@ -114,7 +114,8 @@ fn clean(owner: &mut Client) -> Result<CleanData, Fail> {
     let (mut begin, run) = (true, sys::random_number().at("/dev/urandom")?);
     let ending = Ending::told("nothing was moved yet").at("signals")?;
     loop {
-        let data: CleanData = owner.call(&Request::Clean { begin, run, bytes: STEP_BYTES })?;
+        let step = owner.call(&Request::Clean { begin, run, bytes: STEP_BYTES });
+        let data: CleanData = step.map_err(|why| owner.unless_left(why, &ending.said()))?;
         if data.done {
             return Ok(data);
         }

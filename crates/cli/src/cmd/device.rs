@@ -35,7 +35,7 @@ pub const COMMAND: Command = Command {
     notes: "active: everything is on it. joining: it is being brought up to date, in the background. absent: it is not there, has\n\
             failed, or misses something; a mount that has it brings it up to date. leaving, shrinking: what lies on it, or behind\n\
             its new end, is being moved. slow: others wait for it, and do more than four times as much without it, so what is new goes to\n\
-            these while there is room (under single and stripe).\n\
+            these while there is room (under single and stripe). An image that was deleted or renamed while mounted says so.\n\
             Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under the others\n\
             everything, so that all of it is spread over all devices. It goes on in the background when the command is interrupted,\n\
             and with the next mount; the volume is whole all the time. A device to be removed can be told by its number, also when\n\
@@ -102,7 +102,15 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         [word, ..] if *word == "forgive" => return Err(COMMAND.misuse("device forgive takes a directory and a device")),
         [word, ..] if *word == "add" => return Err(COMMAND.misuse("device add takes a directory and a device")),
         [word, ..] if *word == "remove" => return Err(COMMAND.misuse("device remove takes a directory and a device")),
-        _ => return Err(COMMAND.misuse("device list takes one directory or device")),
+        [list, _, more, ..] if *list == "list" => {
+            let more = more.to_string_lossy();
+            return Err(COMMAND.misuse(format!("device list takes one directory or device; {more:?} is one more")));
+        }
+        [other, ..] => {
+            let other = other.to_string_lossy();
+            let text = format!("{other:?} is not understood: list, add, remove, replace or forgive is needed");
+            return Err(COMMAND.misuse(text));
+        }
     };
     let devices = Target::find(place)?.info()?.devices;
     if as_json {

@@ -55,7 +55,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         return Err(COMMAND.misuse("a directory and a state to compare with are needed"));
     };
     let (mut owner, mount, path) = super::history::inside(Path::new(dir))?;
-    let when = |t: &OsString| when::for_owner(&t.to_string_lossy(), clock::now()).map_err(Fail::new);
+    let when = |t: &OsString| when::for_owner(&t.to_string_lossy(), clock::now()).map_err(Fail::usage);
     let (from, to) = (when(from)?, given.get(2).map(when).transpose()?);
     let mut all = Vec::new();
     let request = Request::Diff { path: path.clone(), from, to };

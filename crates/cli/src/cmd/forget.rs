@@ -203,10 +203,12 @@ fn asked(question: &str) -> bool {
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes" | "Yes")
 }
 
-fn wipe(owner: &mut Client) -> Result<ForgetData, Fail> {
+/// Goes on until all that is being forgotten is wiped, or that cannot be now.
+pub(super) fn wipe(owner: &mut Client) -> Result<ForgetData, Fail> {
     let mut progress = Progress::new();
     loop {
-        let data: ForgetData = owner.call(&Request::ForgetStep { bytes: STEP_BYTES })?;
+        let step = owner.call(&Request::ForgetStep { bytes: STEP_BYTES });
+        let data: ForgetData = step.map_err(|why| owner.unless_left(why, "wiping goes on with the next mount"))?;
         if data.done || data.waits.is_some() {
             return Ok(data);
         }

@@ -1,6 +1,6 @@
 //! What `nenrin device add`, `device remove` and `nenrin resize` have in common: they wait until space is laid anew.
 
-use super::mkfs;
+use super::{forget, mkfs};
 use crate::control::{Client, LayingData, Request};
 use crate::device;
 use crate::error::{At as _, Fail, Outcome};
@@ -47,7 +47,15 @@ pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outco
         Request::DeviceAdd { device: device::absolute(device), uuid: mkfs::random_uuid().at("/dev/urandom")? };
     let owner = target.owner()?;
     let number: u16 = owner.call(&request).inspect_err(|_| prepared.take_back())?;
-    follow(owner, place, as_json.then_some(number), &format!("device {number} ({}) is added", device.display()))
+    let which = format!("device {number} ({})", device.display());
+    let done = format!("{which} is added");
+    follow(
+        owner,
+        place,
+        as_json.then_some(number),
+        &done,
+        &format!("{which} is a device of it now, and comes into use"),
+    )
 }
 
 /// `nenrin device remove`.
@@ -56,8 +64,8 @@ pub fn remove(place: &Path, which: &OsStr, keep: bool, as_json: bool) -> Outcome
     writable(&mut target, place)?;
     let owner = target.owner()?;
     let number: u16 = owner.call(&Request::DeviceRemove { device: named(which), keep })?;
-    let what = if keep { "stays" } else { "is removed" };
-    follow(owner, place, as_json.then_some(number), &format!("device {number} {what}"))
+    let what = format!("device {number} {}", if keep { "stays" } else { "is removed" });
+    follow(owner, place, as_json.then_some(number), &what, &what)
 }
 
 /// `nenrin device forgive`.
@@ -78,7 +86,8 @@ pub fn resize(place: &Path, which: Option<&OsStr>, bytes: Option<u64>, as_json: 
     writable(&mut target, place)?;
     let owner = target.owner()?;
     let number: u16 = owner.call(&Request::Resize { device: which.map(named), bytes })?;
-    follow(owner, place, as_json.then_some(number), &format!("device {number} is resized"))
+    let what = format!("device {number} is resized");
+    follow(owner, place, as_json.then_some(number), &what, &what)
 }
 
 /// A device as the owner understands it, whose working directory is another.
@@ -88,12 +97,22 @@ fn named(which: &OsStr) -> String {
     shown.to_string_lossy().into_owned()
 }
 
-/// Waits until segments lie as they should; `as_json`: the number of the device.
-fn follow(owner: &mut Client, place: &Path, as_json: Option<u16>, what: &str) -> Outcome {
+/// Waits until segments lie as they should, and before that for what is being forgotten, which is wiped meanwhile. `as_json`: the
+/// number of the device; `what` has happened then, `later` will where it cannot be done now.
+fn follow(owner: &mut Client, place: &Path, as_json: Option<u16>, what: &str, later: &str) -> Outcome {
     let mut progress = Progress::new();
     let mut moved = 0;
     let data = loop {
-        let data: LayingData = owner.call(&Request::LayingStep { bytes: STEP_BYTES })?;
+        let step = owner.call(&Request::LayingStep { bytes: STEP_BYTES });
+        let data: LayingData = step.map_err(|why| owner.unless_left(why, "moving goes on with the next mount"))?;
+        if data.is_behind_forgetting {
+            match forget::wipe(owner)?.waits {
+                None => continue,
+                Some(why) => {
+                    break LayingData { waits: Some(format!("what is being forgotten comes first: {why}")), ..data };
+                }
+            }
+        }
         if data.done || data.waits.is_some() {
             break data;
         }
@@ -114,7 +133,7 @@ fn follow(owner: &mut Client, place: &Path, as_json: Option<u16>, what: &str) ->
     }
     let place = place.display();
     if let Some(why) = &data.waits {
-        return Err(Fail::at(place, format!("{what} as soon as that is possible, but it waits: {why}")));
+        return Err(Fail::at(place, format!("{later} as soon as that is possible, but it waits: {why}")));
     }
     let (total, available) = (show_bytes(data.total_bytes), show_bytes(data.available_bytes));
     output::line(format!("{place}: {what}; {total} in all, {available} available"));

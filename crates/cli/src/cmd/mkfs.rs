@@ -95,8 +95,16 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
 }
 
+/// Largest device that a volume can use.
+const BYTES_MAX: u64 = nenrin_format::COUNTER_MAX;
+
 fn size(text: &str) -> Result<u64, Fail> {
-    parse_bytes(text).ok_or_else(|| Fail::usage(format!("--size {text}: a size such as 512M or 10G is needed")))
+    parse_bytes(text).ok_or_else(|| {
+        let [min, max] = [bytes_min(), BYTES_MAX].map(show_bytes);
+        Fail::usage(format!(
+            "--size {text}: a size such as 512M or 10G is needed (units are K, M, G and T), from {min} to {max}"
+        ))
+    })
 }
 
 fn profile(text: &str) -> Result<Profile, Fail> {
@@ -321,13 +329,13 @@ fn new_image(path: &Path, bytes: u64, wishes: &Wishes) -> Result<(), Fail> {
 }
 
 fn enough(path: &Path, bytes: u64) -> Result<(), Fail> {
-    if bytes < bytes_min() {
-        let text = format!("{bytes} bytes are too small for a volume; the smallest is {} bytes ({})", bytes_min(), {
-            show_bytes(bytes_min())
-        });
-        return Err(Fail::at(path.display(), text));
-    }
-    Ok(())
+    let [min, max] = [bytes_min(), BYTES_MAX].map(|bytes| format!("{bytes} bytes ({})", show_bytes(bytes)));
+    let what = match bytes {
+        n if n < bytes_min() => "too small for a volume",
+        n if n > BYTES_MAX => "too large for a device of a volume",
+        _ => return Ok(()),
+    };
+    Err(Fail::at(path.display(), format!("{bytes} bytes are {what}; the smallest is {min}, the largest {max}")))
 }
 
 /// Makes an image file `bytes` long, and has the host reserve the space.

@@ -42,6 +42,8 @@ pub const COMMAND: Command = Command {
 \x20                      mounting takes 5 seconds more, and after a mount that did not end 10\n\
 \x20 own_check            we check permissions, not the kernel: faster, for one user (not with allow_other)\n\
 \x20 dev, suid, exec and their opposites, as in mount(8); dev and suid need root\n\
+\x20 sync and dirsync are refused: what is written is durable when a program syncs it, else within commit=;\n\
+\x20 what mount(8) uses among itself (auto, nofail, user, x-..., async, lazytime) is taken and means nothing\n\
 \n\
 A device that was away is brought up to date in the background.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
@@ -215,7 +217,7 @@ fn may_be_remounted(owner: &mut Client, mount: &Mount, shown: Option<u64>, o: &O
     if becomes_writable && owner.hello.read_only {
         return Err(Fail::new("the volume was opened read-only, and stays so; unmount it, then mount it writable"));
     }
-    let meant = o.past.as_deref().map(|when| when::for_owner(when, clock::now()).map_err(Fail::new)).transpose()?;
+    let meant = o.past.as_deref().map(|when| when::for_owner(when, clock::now()).map_err(Fail::usage)).transpose()?;
     let meant = meant.map(|when| owner.call::<CheckpointData>(&Request::Find { when })).transpose()?;
     let differs = match shown {
         // How the volume is mounted is another mount's matter.

@@ -7,7 +7,7 @@ use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::less::{Keeper, Shown};
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
-use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored, There};
+use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored, There, Unfit};
 use crate::shelf::Shelf;
 use crate::size::show_bytes;
 use crate::teller::Teller;
@@ -65,7 +65,8 @@ pub const COMMAND: Command = Command {
             it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and what you may\n\
             not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was replaced cannot be\n\
             removed, as directories of other users; it is told where that is then. With --json left_out tells path and why (unknown,\n\
-            damaged, forbidden; attributes: these alone). All content is read before it is shared; where some of it is damaged --force\n\
+            damaged, forbidden; attributes: these alone). Extended attributes that do not fit on another file system are left out, named,\n\
+            and the exit code is 1 (in JSON attributes_left_out). All content is read before it is shared; where some of it is damaged --force\n\
             replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is left of it: it says which bytes\n\
             are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume\n\
             nor is root restores what he may read, without --force.\n\
@@ -377,7 +378,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
         stop: &sys::ending_signal_waits,
         salvage,
     };
-    let Restored { copied, left_out, salvaged, rest, beyond, beyond_count, keeper, parted_then, parted_now } =
+    let Restored { copied, left_out, salvaged, unfit, rest, beyond, beyond_count, keeper, parted_then, parted_now } =
         restore::copy(&from, dest, there, &mut calls)
             .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
             .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
@@ -390,7 +391,8 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
         output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
     }
     // What is there is not all that was, or more than that.
-    let code = if left_out.is_empty() && salvaged.is_empty() && rest.is_none() { 0 } else { FAILURE };
+    let is_all = left_out.is_empty() && salvaged.is_empty() && unfit.is_empty() && rest.is_none();
+    let code = if is_all { 0 } else { FAILURE };
     for LeftOut { path, lack } in &left_out {
         let what = if *lack == Lack::Attributes { "these were" } else { "was" };
         output::notice(format!("{} {} in {named}, and {what} left out", printable(&shown(path)), lack.words()));
@@ -398,13 +400,22 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     for file in &salvaged {
         output::notice(format!("{} {}", printable(&shown(&file.path)), bad_bytes(&file.bad, &named)));
     }
+    for Unfit { path, attributes } in &unfit {
+        let what = printable(&attributes.join(", "));
+        let why = "extended attributes that do not fit where it is now were left out";
+        output::notice(format!("{}: {why}: {what}", printable(&shown(path))));
+    }
+    let unfit: Vec<_> = unfit.iter().map(|u| json!({ "path": shown(&u.path), "attributes": u.attributes })).collect();
     let salvaged: Vec<_> = salvaged.iter().map(|s| json!({ "path": shown(&s.path), "bad": s.bad })).collect();
     let left_out: Vec<_> = left_out.iter().map(|l| json!({ "path": shown(&l.path), "why": l.lack.word() })).collect();
     if let Some(rest) = &rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
     }
     if copied.owners_lost > 0 {
-        output::notice(format!("{} got you as owner; only root can give them back to others", copied.owners_lost));
+        let what = plural(copied.owners_lost, "file or directory belongs", "files and directories belong");
+        output::notice(format!(
+            "{what} to you now, and not to who, or the group that, had it then: only root can restore that"
+        ));
     }
     if copied.permissions_lost > 0 {
         let what = plural(copied.permissions_lost, "inode", "inodes");
@@ -433,6 +444,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
             "permissions_back": copied.permissions_back,
             "left_out": left_out,
             "salvaged": salvaged,
+            "attributes_left_out": unfit,
             "replaced_kept_in": kept_in,
             "went": beyond.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
             "went_count": beyond_count,

@@ -48,6 +48,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         [set, dir, rule] if *set == "set" => change(Path::new(dir), rule)?,
         [set] if *set == "set" => return Err(COMMAND.misuse("a rule is needed, such as '1h:all 1d:10m 30d:1d'")),
         [] => return Err(COMMAND.misuse("show or set is needed")),
+        [show, _, more, ..] if *show == "show" => {
+            let more = more.to_string_lossy();
+            return Err(COMMAND.misuse(format!("retention show takes one directory or device; {more:?} is one more")));
+        }
         [other, ..] => return Err(COMMAND.misuse(format!("{} makes no sense here", other.to_string_lossy()))),
     };
     if as_json {

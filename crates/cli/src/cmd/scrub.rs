@@ -3,7 +3,7 @@
 use crate::command::{Command, arguments, text_value};
 use crate::control::{Request, ScrubData};
 use crate::ending::Ending;
-use crate::error::{At as _, Fail, Outcome};
+use crate::error::{At as _, Fail, INTERRUPTED, Outcome};
 use crate::output::{self, Progress, printable};
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
@@ -27,7 +27,8 @@ pub const COMMAND: Command = Command {
             parity what it can be made of: where none is right, the damage is listed by path and offset, and stays until the\n\
             file is written again or restored. A volume that is not mounted, or mounted read-only, is verified and not changed.\n\
             It can be interrupted at any time, and says how far it came; the next one begins anew.\n\
-            exit codes: 0 nothing wrong, 1 all damage was mended, 4 damage is left, 8 it could not run, 130 interrupted.",
+            exit codes: 0 nothing wrong, 1 all damage was mended, 4 damage is left, 8 it could not run, 130 interrupted, or unmounted\n\
+            meanwhile.",
     examples: &[
         ("scrub ~/work", "the volume mounted there"),
         ("scrub --rate 20M --json /srv/photos", "quietly, for a nightly job"),
@@ -54,7 +55,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(true)
     })?;
     let path = given.first().map_or(Path::new("."), Path::new);
-    let could_not = |f: Fail| f.with_code(super::check::COULD_NOT);
+    let could_not = |f: Fail| if f.code == INTERRUPTED { f } else { f.with_code(super::check::COULD_NOT) };
     // Before anything starts threads, which would take the signal.
     let ending = Ending::told("nothing was verified yet").at("signals").map_err(could_not)?;
     let target = Target::find(path).map_err(could_not)?;
@@ -62,7 +63,8 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Target::Owner(mut owner) => {
             let run = sys::random_number().at("/dev/urandom")?;
             let step = |begin, bytes| {
-                let data = owner.call(&Request::Scrub { begin, run, bytes })?;
+                let step = owner.call(&Request::Scrub { begin, run, bytes });
+                let data = step.map_err(|why| owner.unless_left(why, &ending.said()))?;
                 ending.say(so_far(&data));
                 Ok(data)
             };
@@ -77,7 +79,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             })
         }
     }
-    .map_err(could_not)?;
+    .map_err(|f| {
+        if f.code == INTERRUPTED { Fail::at(path.display(), f).with_code(INTERRUPTED) } else { could_not(f) }
+    })?;
     if json {
         output::json(&data)?;
     } else {

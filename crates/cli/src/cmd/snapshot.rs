@@ -83,7 +83,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             let gone: CheckpointData = Target::find(&path)?.owner()?.call(&Request::SnapshotDelete { name })?;
             if json { shown(true, &gone) } else { Ok(0) }
         }
-        _ => Err(COMMAND.misuse(format!("{verb:?} is not understood"))),
+        Some("list") => {
+            let more = rest.get(1).map_or_else(String::new, |more| more.to_string_lossy().into_owned());
+            Err(COMMAND.misuse(format!("snapshot list takes one directory or device; {more:?} is one more")))
+        }
+        _ => Err(COMMAND.misuse(format!("{verb:?} is not understood: create, list or delete is needed"))),
     }
 }
 

@@ -11,10 +11,11 @@ use std::process::Stdio;
 /// The command.
 pub const COMMAND: Command = Command {
     name: "umount",
-    usage: &["umount DIR"],
+    usage: &["umount [--force] DIR"],
     about: "Unmounts a volume, and returns when everything is on its device and the device is free",
-    options: &[],
-    notes: "A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
+    options: &[("--force", "also where the image was deleted while mounted, and is lost with its mount")],
+    notes: "Where the image has no name any more it is not unmounted: what is in it can be copied from DIR, and the image itself as\n\
+            the message says. A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
             commit, for which the next mount waits. Where states of the\n\
             past are mounted as well, the volume is released with the last of its mounts. What a bind mount or another mount\n\
             name space (a container) shows as well goes on there: DIR is unmounted, where the command runs, and it is told where the\n\
@@ -24,11 +25,15 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let given = arguments(&COMMAND, parser, 1, |_, _| Ok(false))?;
+    let mut force = false;
+    let given = arguments(&COMMAND, parser, 1, |flag, _| {
+        force |= flag.is("--force");
+        Ok(flag.is("--force"))
+    })?;
     let [directory] = given.as_slice() else { return Err(COMMAND.misuse("a directory is needed")) };
     let directory = Path::new(directory);
     let real = mounts::real_path(directory).at(directory.display())?;
-    if unmounted(directory)? == Seen::ByOwner {
+    if unmounted(directory, force)? == Seen::ByOwner {
         libmount::forget(&real);
     }
     Ok(0)
@@ -49,12 +54,12 @@ pub fn detach(directory: &Path) -> Outcome {
     Ok(0)
 }
 
-/// Commits, unmounts, and waits for the release.
-pub fn umount(directory: &Path) -> Outcome {
-    unmounted(directory).map(|_| 0)
+/// Commits, unmounts, and waits for the release. `force`: also where that loses the volume.
+pub fn umount(directory: &Path, force: bool) -> Outcome {
+    unmounted(directory, force).map(|_| 0)
 }
 
-fn unmounted(directory: &Path) -> Result<Seen, Fail> {
+fn unmounted(directory: &Path, force: bool) -> Result<Seen, Fail> {
     control::is_answered(directory)?;
     let real = mounts::real_path(directory).at(directory.display())?;
     let Some(mount) = mounts::of_point(&real) else {
@@ -77,9 +82,10 @@ fn unmounted(directory: &Path) -> Result<Seen, Fail> {
     std::env::set_current_dir("/").at("/")?;
     let is_elsewhere = owner.hello.space.is_some() && owner.hello.space != mounts::space();
     let released: Released = match is_elsewhere {
-        true => leave_here(&mut owner, &real, mount.device)?,
-        false => owner.call(&Request::Umount { directory: real })?,
+        true => leave_here(&mut owner, &real, mount.device, force)?,
+        false => owner.call(&Request::Umount { directory: real, force })?,
     };
+    released.warnings.iter().for_each(|warning| output::notice(output::printable(warning)));
     if released.released {
         owner.wait_for_end();
     } else if let Some(why) = &released.stays {
@@ -87,20 +93,26 @@ fn unmounted(directory: &Path) -> Result<Seen, Fail> {
     } else if released.mounts.iter().all(|m| m.checkpoint.is_some()) {
         // The live state has gone, which is what a user means by unmounting.
         let places: Vec<String> = released.mounts.iter().map(|m| output::printable(&m.directory)).collect();
-        output::notice(format!("the volume stays in use: also mounted at {}", places.join(" and ")));
+        let all = if places.len() == 1 { "that" } else { "each of these" };
+        let again = format!("to mount it anew, unmount {all}, too");
+        output::notice(format!("the volume stays in use: also mounted at {}; {again}", places.join(" and ")));
     }
     Ok(if is_elsewhere { Seen::Here } else { Seen::ByOwner })
 }
 
 /// In another mount name space than the owner's a path is of something else there, or of nothing: who asks unmounts it himself.
-fn leave_here(owner: &mut Client, real: &Path, device: String) -> Result<Released, Fail> {
+fn leave_here(owner: &mut Client, real: &Path, device: String, force: bool) -> Result<Released, Fail> {
     // What cannot be committed is reported, and keeps nobody from leaving.
     let synced = if owner.hello.read_only { Ok(()) } else { owner.call::<()>(&Request::Sync) };
+    let warnings: Vec<String> = match force {
+        true => Vec::new(),
+        false => owner.call(&Request::MayLeave { directory: real.to_owned() })?,
+    };
     daemon::leave(real, &device)?;
     let released = match owner.call(&Request::Left { device }) {
         // It was the last mount, and he has released the volume before we could ask.
-        Err(_) if owner.has_ended() => Ok(Released { released: true, mounts: Vec::new(), stays: None }),
-        other => other,
+        Err(_) if owner.has_ended() => Ok(Released { released: true, mounts: Vec::new(), stays: None, warnings }),
+        other => other.map(|r| Released { warnings, ..r }),
     };
     synced.and(released)
 }

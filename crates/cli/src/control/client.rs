@@ -3,7 +3,7 @@
 use super::silent::{self, Patience};
 use super::{Hello, MountData, REPLY_BYTES_MAX, Reply, Request, sockets};
 use crate::device;
-use crate::error::Fail;
+use crate::error::{Fail, INTERRUPTED};
 use crate::members;
 use crate::mounts::{self, FSTYPE, Mount};
 use crate::size::show_bytes;
@@ -99,6 +99,16 @@ impl Client {
         };
         let _ = stream.set_nonblocking(false);
         ended
+    }
+
+    /// Whether the owner lets go of the volume, or has ended: why something that was asked of it failed.
+    pub fn has_left(&mut self) -> bool {
+        self.has_ended() || self.call::<Hello>(&Request::Hello).map_or(true, |hello| hello.closing)
+    }
+
+    /// A failure of something long, where the volume was unmounted meanwhile: `what` is told then.
+    pub fn unless_left(&mut self, why: Fail, what: &str) -> Fail {
+        if self.has_left() { Fail::new(format!("unmounted meanwhile: {what}")).with_code(INTERRUPTED) } else { why }
     }
 
     /// Waits until the owner's process has closed the connection.

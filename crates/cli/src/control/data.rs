@@ -182,6 +182,15 @@ pub enum Request {
         /// Where it is mounted, absolute and without links.
         #[serde(with = "path_bytes")]
         directory: PathBuf,
+        /// Also where that loses the volume.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Whether the volume may be unmounted there without losing it; what should be known about its devices.
+    MayLeave {
+        /// Where it is mounted, for messages.
+        #[serde(with = "path_bytes")]
+        directory: PathBuf,
     },
     /// Why nothing can be changed although that was asked for: something failed, or is damaged. Not told by hello, since that waits
     /// for nobody who uses the volume.
@@ -408,6 +417,9 @@ pub struct LayingData {
     pub available_bytes: u64,
     /// Why it does not go on.
     pub waits: Option<String>,
+    /// It waits for what is being forgotten.
+    #[serde(default)]
+    pub is_behind_forgetting: bool,
 }
 
 /// What the last scrub left.
@@ -484,6 +496,9 @@ pub struct Released {
     /// Why what was unmounted goes on all the same, if it does: where else it is shown, or who uses it.
     #[serde(default)]
     pub stays: Option<String>,
+    /// What should be known of its devices.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// One segment, for listings.

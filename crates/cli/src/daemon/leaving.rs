@@ -1,12 +1,13 @@
 //! Mounts that end on request of a command.
 
 use super::service::Service;
+use super::watch::Problem;
 use crate::control::{Answer, Released};
 use crate::error::Fail;
 use crate::mounts;
 use std::io;
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ const END_TIME: Duration = Duration::from_secs(3);
 
 impl Service {
     /// Commits, unmounts, and where it was the last mount waits for the release; but not where it is shown or used elsewhere, too.
-    pub(super) fn umount(&self, directory: &Path) -> Result<Answer, Fail> {
+    /// Where that loses the volume only with `force`.
+    pub(super) fn umount(self: &Arc<Self>, directory: &Path, force: bool) -> Result<Answer, Fail> {
         let (number, device) = self.shown_at(directory)?;
         // What cannot be committed is reported, and keeps nobody from leaving.
         self.bring_in();
@@ -26,8 +28,9 @@ impl Service {
         let synced = if fs.options().read_only { Ok(()) } else { fs.sync_all() };
         let synced = synced.map_err(|e| Fail::at(self.path.display(), e));
         drop(fs);
+        let warnings = self.may_leave(directory, force)?;
         leave(directory, &device)?;
-        let released = self.await_release(number, &device, "");
+        let released = self.await_release(number, &device, "", warnings);
         synced.and(released)
     }
 
@@ -35,12 +38,31 @@ impl Service {
     pub(super) fn left(&self, device: &str) -> Result<Answer, Fail> {
         let number = self.lock().mounts.iter().find(|m| m.device == device).map(|m| m.number);
         // Without one it has ended already.
-        self.await_release(number.unwrap_or(u64::MAX), device, ", in the mount name space of its owner")
+        self.await_release(number.unwrap_or(u64::MAX), device, ", in the mount name space of its owner", Vec::new())
+    }
+
+    /// What should be known of devices before the volume is let go of.
+    ///
+    /// # Errors
+    /// The file of one has no name any more, the others do not have what is in it, and that is not to be lost by `force`.
+    pub(super) fn may_leave(self: &Arc<Self>, directory: &Path, force: bool) -> Result<Vec<String>, Fail> {
+        let (fs, problems) = (self.fs()?, self.problems());
+        let members = fs.health();
+        let nameless: Vec<_> = problems.iter().filter(|p| p.open_as.is_some()).collect();
+        let number = |p: &&Problem| members.iter().find(|d| d.uuid == p.uuid).map(|d| d.index);
+        let gone: Vec<u16> = nameless.iter().filter_map(number).collect();
+        match nameless.first() {
+            Some(first) if !force && !fs.is_whole_without(&gone) => {
+                let help = "then nenrin umount --force gives up what is mounted";
+                Err(Fail::at(directory.display(), format!("not unmounted: {}; {help}", first.text)))
+            }
+            _ => Ok(problems.into_iter().map(|p| p.text).collect()),
+        }
     }
 
     /// Waits for the release where what was unmounted was the last mount; but not where it is shown or used elsewhere, too. `here`: what
     /// is said of places that this process sees.
-    fn await_release(&self, number: u64, device: &str, here: &str) -> Result<Answer, Fail> {
+    fn await_release(&self, number: u64, device: &str, here: &str, warnings: Vec<String>) -> Result<Answer, Fail> {
         let stays = self.await_end(number, device, here);
         let mut state = self.lock();
         while state.mounts.is_empty() && state.closed.is_none() {
@@ -48,7 +70,7 @@ impl Service {
         }
         let closed = state.closed.clone();
         drop(state);
-        let released = Released { released: closed.is_some(), mounts: self.mounts(), stays };
+        let released = Released { released: closed.is_some(), mounts: self.mounts(), stays, warnings };
         closed.unwrap_or(Ok(()))?;
         Ok(Answer::of(released))
     }

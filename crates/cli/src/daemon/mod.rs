@@ -273,8 +273,15 @@ fn open_device(path: &Path, mode: OpenMode, help: &str) -> Result<Device, Fail> 
 /// Where a volume is in use that cannot be mounted for that, and what to do.
 fn where_it_is(all: &[control::MountData]) -> String {
     let places: Vec<&str> = all.iter().filter(|m| !m.detached).map(|m| m.directory.as_str()).collect();
-    if let Some(first) = places.first() {
-        return format!("mounted at {}; nenrin umount {first} releases it", places.join(" and "));
+    if !places.is_empty() {
+        let each: Vec<String> = places.iter().map(|place| format!("nenrin umount {place}")).collect();
+        let does = match (each.len(), all.iter().all(|m| m.checkpoint.is_some())) {
+            (1, false) => "releases it",
+            (1, true) => "releases it: what is left of its mounts shows the past only, and keeps it",
+            (_, false) => "release it, all of them",
+            (_, true) => "release it, all of them: they show the past only, and each keeps it",
+        };
+        return format!("mounted at {}; {} {does}", places.join(" and "), each.join(" and "));
     }
     let gone: Vec<&str> = all.iter().map(|m| m.directory.as_str()).collect();
     let holders = all.first().map(|m| mounts::held_by(&m.device)).unwrap_or_default();

@@ -4,7 +4,7 @@
 use super::devices::Cut;
 use super::log::Log;
 use super::steps::Run;
-use super::watch::Watch;
+use super::watch::{Problem, Watch};
 use crate::control::{
     Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, MountData, Parts, PastMount, Request,
     VolumeInfo,
@@ -31,6 +31,9 @@ const FORGET_STEP_BYTES_MAX: u64 = 64 << 20;
 
 /// The kernel lets go of a removed file a moment after its name went.
 const FORGET_WAIT: Duration = Duration::from_secs(3);
+
+/// How long whoever asks waits for a look at the images: where one stands still that does not return.
+const LOOK_TIME: Duration = Duration::from_secs(1);
 
 /// That checkpoints rest is logged no more often than this.
 const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
@@ -94,8 +97,8 @@ pub(super) struct State {
     closing: bool,
     /// How closing went, once it did.
     pub closed: Option<Result<(), Fail>>,
-    /// What is wrong with devices besides what the library knows: of which, and what.
-    problems: Vec<(u16, String)>,
+    /// What is wrong with devices, besides what the library knows.
+    problems: Vec<Problem>,
     /// Failure of the library that was logged.
     logged: Option<String>,
     /// Files of which it was logged that they are damaged.
@@ -371,11 +374,26 @@ impl Service {
     /// Looks whether the images are still what was opened.
     pub fn watch(&self) {
         let watches = self.watches();
-        let problems = watches.iter().filter_map(|w| Some((w.index(), w.problem()?))).collect();
+        let problems = watches.iter().filter_map(Watch::problem).collect();
         // A device that was taken out meanwhile may well be gone.
         if Arc::ptr_eq(&watches, &self.watches()) {
             self.note_problems(problems);
         }
+    }
+
+    /// What is wrong with devices now, as far as that can be seen within [`LOOK_TIME`].
+    pub(super) fn problems(self: &Arc<Self>) -> Vec<Problem> {
+        let (told, seen) = std::sync::mpsc::channel();
+        let this = self.clone();
+        let look = move || {
+            this.watch();
+            let _ = told.send(());
+        };
+        // Without a thread it is what was seen last.
+        if thread::Builder::new().name("nenrin-look".into()).spawn(look).is_ok() {
+            let _ = seen.recv_timeout(LOOK_TIME);
+        }
+        self.lock().problems.clone()
     }
 
     /// Notes that work in the background stopped at a mistake of this program. It goes on; what it did not do this time it may never do.
@@ -387,10 +405,12 @@ impl Service {
         }
     }
 
-    /// Notes what is wrong with images; new problems are logged.
-    fn note_problems(&self, problems: Vec<(u16, String)>) {
+    /// Notes what is wrong with images; a new problem is logged.
+    fn note_problems(&self, problems: Vec<Problem>) {
         let before = std::mem::replace(&mut self.lock().problems, problems.clone());
-        problems.iter().filter(|p| !before.contains(p)).for_each(|(_, text)| self.log.line(text));
+        for problem in problems.iter().filter(|p| !before.contains(p)) {
+            self.log.line(&problem.text);
+        }
     }
 
     /// Logs what could not be read because of damage: of each file once.
@@ -532,7 +552,8 @@ impl Service {
             Request::Resize { device, bytes } => self.resize(device.as_deref(), bytes),
             Request::LayingStep { bytes } => self.lay(bytes),
             Request::MountPast(how) => self.mount_past(&how),
-            Request::Umount { directory } => self.umount(&directory),
+            Request::Umount { directory, force } => self.umount(&directory, force),
+            Request::MayLeave { directory } => Ok(Answer::of(self.may_leave(&directory, false)?)),
             Request::Left { device } => self.left(&device),
             Request::Failure => Ok(Answer::of(report::why_read_only(&*self.fs()?))),
         }
@@ -600,18 +621,18 @@ impl Service {
         }
     }
 
-    fn info(&self) -> Result<VolumeInfo, Fail> {
+    fn info(self: &Arc<Self>) -> Result<VolumeInfo, Fail> {
         let mut info = report::volume(&*self.fs()?, &self.path);
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
-        let state = self.lock();
-        info.problems.extend(state.problems.iter().map(|(_, text)| text).chain(state.mistakes.values()).cloned());
-        for device in &mut info.devices {
-            let text =
-                state.problems.iter().find(|(index, _)| index + 1 == device.number).map(|(_, text)| text.clone());
-            device.why = device.why.take().or(text);
+        for problem in self.problems() {
+            let uuid = report::show_uuid(&problem.uuid);
+            for device in info.devices.iter_mut().filter(|d| d.uuid == uuid) {
+                device.why = device.why.take().or_else(|| Some(problem.text.clone()));
+            }
+            info.problems.push(problem.text);
         }
-        drop(state);
+        info.problems.extend(self.lock().mistakes.values().cloned());
         Ok(info)
     }
 

@@ -4,7 +4,7 @@
 
 use crate::device;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// An image file, as it was when it was opened.
@@ -46,10 +46,6 @@ impl Watch {
             None => Self::new(path, uuid, (index, bytes), stands_in),
         }
     }
-    /// Its place in the device table.
-    pub const fn index(&self) -> u16 {
-        self.index
-    }
     /// Whether it is of the device at `path`.
     pub fn is_at(&self, path: &Path) -> bool {
         self.path == path
@@ -63,16 +59,16 @@ impl Watch {
         std::iter::once(&self.identity).chain(&self.beneath)
     }
     /// What is wrong with it now.
-    pub fn problem(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<Problem> {
         let path = self.path.display();
+        let problem = |text, open_as| Some(Problem { uuid: self.uuid, text, open_as });
         match device::identity(&self.path) {
             Ok(now) if now == self.identity => {}
             // The directory may be unreadable for us; that is no news about the image.
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return None,
             _ => {
-                return Some(format!(
-                    "{path} was deleted or replaced while mounted: copy what you need now, unmounting loses it"
-                ));
+                let (text, open_as) = self.fate();
+                return problem(format!("{path} was {text}"), open_as);
             }
         }
         let bytes = fs::metadata(&self.path).ok()?.len();
@@ -81,14 +77,55 @@ impl Watch {
         }
         let (was, number) = (self.bytes, self.index + 1);
         let cut = format!("{path} was cut to {bytes} of {was} bytes while mounted");
-        Some(match self.stands_in {
+        let text = match self.stands_in {
             true => format!(
                 "device {number}: {cut}: what lay behind is had from the others; truncate -s {was} {path} and nenrin scrub bring it \
                  back, or nenrin device replace DIR {number} NEW"
             ),
             false => format!("{cut}: what lay behind is lost; unmount and check it"),
-        })
+        };
+        problem(text, None)
     }
+
+    /// What became of it, which is not any more where it was, and what it is open as where it has no name at all.
+    fn fate(&self) -> (String, Option<u32>) {
+        let Some((open_as, meta)) = self.opened() else {
+            return ("deleted or replaced while mounted: copy what you need now, unmounting loses it".to_owned(), None);
+        };
+        if meta.nlink() == 0 {
+            let pid = std::process::id();
+            let text = format!(
+                "deleted while mounted: unmounting loses it; copy what you need now, or all of it: \
+                 cp --sparse=always /proc/{pid}/fd/{open_as} NEW"
+            );
+            return (text, Some(open_as));
+        }
+        let now = fs::read_link(format!("/proc/self/fd/{open_as}")).ok();
+        let is_it = |now: &PathBuf| device::identity(now).is_ok_and(|identity| identity == self.identity);
+        let text = match now.filter(is_it) {
+            Some(now) => format!("renamed or replaced while mounted: what is mounted is in {} now", now.display()),
+            None => "renamed or replaced while mounted: what is mounted is in that file, under another name".to_owned(),
+        };
+        (text, None)
+    }
+
+    /// What this process has it open as.
+    fn opened(&self) -> Option<(u32, fs::Metadata)> {
+        let all = fs::read_dir("/proc/self/fd").ok()?.flatten();
+        let mut all = all.filter_map(|e| Some((e.file_name().to_str()?.parse().ok()?, fs::metadata(e.path()).ok()?)));
+        all.find(|(_, meta)| device::identity_of(meta) == self.identity)
+    }
+}
+
+/// What is wrong with a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What the volume knows it as.
+    pub uuid: [u8; 16],
+    /// In one line.
+    pub text: String,
+    /// It has no name any more, and is gone when it is closed: as this it is open.
+    pub open_as: Option<u32>,
 }
 
 #[cfg(test)]
@@ -105,15 +142,24 @@ mod tests {
         let watch = Watch::new(&path, [1; 16], (0, 8192), false);
         assert_eq!(watch.problem(), None);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        assert!(watch.problem().unwrap().contains("cut to 4096 of 8192"));
+        let text = |watch: &Watch| watch.problem().unwrap().text;
+        assert!(text(&watch).contains("cut to 4096 of 8192"));
         let of_several = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], (1, 8192), true);
-        let told = of_several.problem().unwrap();
+        let told = text(&of_several);
         assert!(
             told.starts_with("device 2: ") && told.contains("truncate -s 8192") && !told.contains("lost"),
             "{told}"
         );
-        fs::remove_file(&path).unwrap();
-        assert!(watch.problem().unwrap().contains("deleted or replaced"));
+        let away = dir.path().join("away");
+        fs::rename(&path, &away).unwrap();
+        let problem = watch.problem().unwrap();
+        let told = format!("renamed or replaced while mounted: what is mounted is in {} now", away.display());
+        assert!(problem.text.ends_with(&told) && problem.open_as.is_none(), "{problem:?}");
+        fs::remove_file(&away).unwrap();
+        let problem = watch.problem().unwrap();
+        let open_as = std::os::fd::AsRawFd::as_raw_fd(&_open) as u32;
+        assert!(problem.text.contains("deleted while mounted") && problem.open_as == Some(open_as), "{problem:?}");
+        assert!(problem.text.contains(&format!("/fd/{open_as} NEW")), "{problem:?}");
         fs::write(dir.path().join("other"), [0; 8192]).unwrap();
         fs::rename(dir.path().join("other"), &path).unwrap();
         assert!(watch.problem().is_some());

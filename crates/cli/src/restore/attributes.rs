@@ -69,19 +69,38 @@ pub fn mode_then(from: &Path, meta: &Metadata, xattrs: &mut Vec<Xattr>) -> io::R
 /// The access list of an inode.
 const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 
-/// Those that the user may set. What is left of the permissions of who is not the owner where an access list is not taken.
-pub fn set_xattrs(to: &Path, xattrs: &[Xattr]) -> Result<Option<u32>, Fail> {
-    let mut left = None;
+/// What was not taken of extended attributes.
+#[derive(Default)]
+pub struct NotTaken {
+    /// What is left of the permissions of who is not the owner where an access list is not taken.
+    pub without_list: Option<u32>,
+    /// Those that do not fit where they were to go: name, length and why of each.
+    pub unfit: Vec<String>,
+}
+
+/// Sets those that the user may set. `is_same_volume`: where they come from all of them fit, but for want of room.
+pub fn set_xattrs(to: &Path, xattrs: &[Xattr], is_same_volume: bool) -> Result<NotTaken, Fail> {
+    let mut not_taken = NotTaken::default();
+    // Some file systems have room for little, however much is free, and say that there is no more.
+    let is_unfit = |e: Errno| {
+        e == Errno::OPNOTSUPP
+            || !is_same_volume && matches!(e, Errno::NOSPC | Errno::DQUOT | Errno::TOOBIG | Errno::RANGE)
+    };
     for (name, value) in xattrs {
         match sys::lsetxattr(to, name, value, XattrFlags::empty()) {
             Ok(()) => {}
-            Err(Errno::PERM | Errno::OPNOTSUPP) if name.as_c_str() == ACCESS_LIST => left = Some(without_list(value)),
+            Err(e) if name.as_c_str() == ACCESS_LIST && (e == Errno::PERM || is_unfit(e)) => {
+                not_taken.without_list = Some(without_list(value));
+            }
             // trusted.* and security.* are root's.
             Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
+            Err(e) if is_unfit(e) => {
+                not_taken.unfit.push(format!("{} ({} bytes: {e})", name.to_string_lossy(), value.len()));
+            }
             Err(e) => return Err(Fail::at(to.display(), e)),
         }
     }
-    Ok(left)
+    Ok(not_taken)
 }
 
 /// What a mode may grant to the group and to others where the list that went with it is not there: the bits of the group were the most

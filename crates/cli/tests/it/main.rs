@@ -4,6 +4,7 @@
 mod common;
 
 mod bad_input;
+mod called;
 mod check;
 mod checkpoint;
 mod clean;
@@ -15,13 +16,16 @@ mod dump;
 mod forget;
 mod helpers;
 mod history;
+mod image_gone;
 mod info;
+mod meanwhile;
 mod mkfs;
 mod mmp;
 mod mount;
 mod other_user;
 mod past;
 mod restore;
+mod restore_elsewhere;
 mod restore_links;
 mod restore_names;
 mod restore_to;

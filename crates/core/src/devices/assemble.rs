@@ -22,7 +22,7 @@ use crate::storage::{Probe, SlotState, probe};
 use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::BLOCK_BYTES;
-use nenrin_format::superblock::{DeviceEntry, Superblock};
+use nenrin_format::superblock::{DeviceEntry, Profile, Superblock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -167,22 +167,21 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     }
     let there = |i: u16| slots.get(usize::from(i)).is_some_and(Option::is_some);
     let missing: Vec<usize> = (0..slots.len()).filter(|i| slots[*i].is_none() && !newest.devices[*i].removed).collect();
-    if let Some(first) = missing.first() {
+    if !missing.is_empty() {
         let whole = super::Layout::new(newest.segment_blocks, newest.bands.clone()).is_whole(there);
         let used = |i: usize| newest.bands.iter().any(|b| b.members.iter().any(|m| usize::from(m.0) == i));
         // Those that are there can be brought up to date; those on which nothing lies are not needed.
-        let gone = missing.iter().find(|i| used(**i) && stale.iter().all(|g| g.index() != **i));
-        if !whole || gone.is_some() && !degraded {
-            return Err(without(*gone.unwrap_or(first), &newest, whole, &notes));
-        }
         let (gone, idle): (Vec<usize>, Vec<usize>) =
             missing.iter().filter(|i| stale.iter().all(|g| g.index() != **i)).partition(|i| used(**i));
-        let lines = gone.iter().map(|i| (*i as u16, format!("device {} of {} is absent", i + 1, newest.devices.len())));
+        if !whole || !gone.is_empty() && !degraded {
+            return Err(without(if gone.is_empty() { &missing } else { &gone }, &newest, whole, &notes));
+        }
+        let lines = gone.iter().map(|i| (*i as u16, format!("device {} is absent", i + 1)));
         about.extend(lines);
         notes.extend(about.iter().map(|(_, line)| line.clone()));
         asides.extend(idle.iter().map(|i| format!("device {} is not there, and nothing lies on it", i + 1)));
     }
-    about.extend(stale.iter().map(|g| (g.index() as u16, missed(g, newest.devices.len()))));
+    about.extend(stale.iter().map(|g| (g.index() as u16, missed(g))));
     for g in slots.iter().flatten().chain(&stale) {
         check_length(g, &newest).map_err(|text| Error::Open(go_on_without(text, g, &newest, there)))?;
     }
@@ -222,8 +221,8 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
 }
 
 /// That a member is to be brought up to date.
-fn missed(g: &Given, count: usize) -> String {
-    format!("{} (device {} of {count}) missed what was written without it", g.name, g.index() + 1)
+fn missed(g: &Given) -> String {
+    format!("{} (device {}) missed what was written without it", g.name, g.index() + 1)
 }
 
 /// Devices that were about to take a place when the others went on without them are no members.
@@ -284,7 +283,7 @@ fn place(
     notes: &mut Vec<String>,
     asides: &mut Vec<String>,
 ) -> Result<(Verdict, Option<Given>)> {
-    let (name, number, count) = (&g.name, g.index() + 1, slots.len());
+    let (name, number) = (&g.name, g.index() + 1);
     let verdict = verdict(newest, &g.newest);
     match verdict {
         Verdict::Member => {
@@ -294,15 +293,15 @@ fn place(
             return Ok((verdict, None));
         }
         Verdict::Stale => {
-            notes.push(missed(&g, count));
+            notes.push(missed(&g));
         }
         Verdict::Replaced => {
-            asides.push(format!("{name} was device {number} of {count} and has been replaced; it is not used"));
+            asides.push(format!("{name} was device {number} and has been replaced; it is not used"));
         }
         Verdict::Former => asides.push(format!("{name} is no device of this volume any more: it was removed")),
         Verdict::Diverged => {
             return Err(Error::Open(format!(
-                "{name} (device {number} of {count}) and the rest of the volume were each written to without the other: \
+                "{name} (device {number}) and the rest of the volume were each written to without the other: \
                  mount what you want to keep without the other, with -o degraded, and clear the other"
             )));
         }
@@ -310,17 +309,30 @@ fn place(
     Ok((verdict, Some(g)))
 }
 
-/// What to say where a device is missing.
-fn without(index: usize, newest: &Superblock, whole: bool, notes: &[String]) -> Error {
-    let (number, count) = (index + 1, newest.devices.len());
-    let why = notes.first().map_or(String::new(), |n| format!("{n}; "));
-    let bytes = newest.devices[index].blocks.saturating_mul(BLOCK_BYTES as u64);
-    let text = format!("{why}device {number} of {count} ({bytes} bytes) is missing");
+/// What to say where devices are missing.
+fn without(gone: &[usize], newest: &Superblock, whole: bool, notes: &[String]) -> Error {
+    let why: String = notes.iter().map(|n| format!("{n}; ")).collect();
+    let bytes = |i: &usize| newest.devices[*i].blocks.saturating_mul(BLOCK_BYTES as u64);
+    let called: Vec<String> = gone.iter().map(|i| format!("device {} ({} bytes)", i + 1, bytes(i))).collect();
+    let (are, them) = if gone.len() == 1 { ("is", "it") } else { ("are", "them") };
+    let text = format!("{why}{} {are} missing", called.join(" and "));
     Error::Open(if whole {
-        format!("{text}: name all devices (DEVICE,DEVICE), or go on without it with -o degraded")
+        format!("{text}: name all devices (DEVICE,DEVICE), or go on without {them} with -o degraded")
     } else {
-        format!("{text}, and the others cannot stand in for it: name all devices (DEVICE,DEVICE)")
+        let bears = bears(newest.profile);
+        format!("{text}, and the others cannot stand in for {them}: {bears}; name all devices (DEVICE,DEVICE)")
     })
+}
+
+/// How many devices may be lost.
+const fn bears(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Single | Profile::Stripe => "this volume needs each of its devices (profile single or stripe)",
+        Profile::Mirror => {
+            "a mirror bears the loss of one device, or of several that are nowhere the two copies of something"
+        }
+        Profile::Parity => "parity bears the loss of one device",
+    }
 }
 
 /// A device has all that is used of it: what bands take, and the area behind that.

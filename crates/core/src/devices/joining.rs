@@ -136,7 +136,7 @@ impl Devices {
 
     /// Whether the others have all that this device has.
     pub fn can_spare(&self, index: u16) -> bool {
-        self.roster().is_whole_without(Some(index))
+        self.roster().is_whole_without(&[index])
     }
 
     /// Whether this device has a part of a segment.

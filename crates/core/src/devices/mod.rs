@@ -371,6 +371,11 @@ impl Devices {
         roster.active().filter_map(|m| Some((m.index, m.device.clone()?))).collect()
     }
 
+    /// Whether each block can be had, also without some of the members.
+    pub fn is_whole_without(&self, gone: &[u16]) -> bool {
+        self.roster().is_whole_without(gone)
+    }
+
     /// Members, for reports; none before the first root. Waits for no device.
     pub fn health(&self) -> Vec<DeviceHealth> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -505,7 +510,7 @@ impl Devices {
         if let DeviceError::Unowned { .. } = error {
             return Self::is_not_ours(&mut table, error);
         }
-        if table.superblock.is_none() || !roster.is_whole_without(Some(member.index)) {
+        if table.superblock.is_none() || !roster.is_whole_without(&[member.index]) {
             if !table.failed.iter().any(|(i, _)| *i == member.index) {
                 table.failed.push((member.index, error.to_string()));
             }
@@ -601,7 +606,7 @@ impl Devices {
             }
             // Another one fails: that has to be said, too.
             member.stand(Standing::Absent as u8);
-            if !roster.is_whole_without(None) {
+            if !roster.is_whole_without(&[]) {
                 table.broken = Some(error.clone());
                 return Err(error);
             }

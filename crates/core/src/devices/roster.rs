@@ -108,9 +108,9 @@ impl Roster {
     pub fn in_rows(&self, addr: Addr) -> bool {
         self.layout.has_parity() && self.layout.rows_of(addr.segment()) > 0
     }
-    /// Whether each block has a copy on an active device, also without one of them.
-    pub fn is_whole_without(&self, index: Option<u16>) -> bool {
-        self.layout.is_whole(|i| Some(i) != index && self.is_active(i))
+    /// Whether each block has a copy on an active device, also without some of them.
+    pub fn is_whole_without(&self, gone: &[u16]) -> bool {
+        self.layout.is_whole(|i| !gone.contains(&i) && self.is_active(i))
     }
 }
 

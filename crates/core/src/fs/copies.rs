@@ -99,6 +99,12 @@ impl Fs {
         told.map(|()| true)
     }
 
+    /// Whether everything can be had, also without some of the members (numbers from 0).
+    #[must_use]
+    pub fn is_whole_without(&self, gone: &[u16]) -> bool {
+        self.storage.is_whole_without(gone)
+    }
+
     /// The members of the volume and how they are.
     #[must_use]
     pub fn health(&self) -> Vec<DeviceHealth> {

@@ -53,6 +53,9 @@ pub struct NameState {
     pub change: Change,
 }
 
+/// A state, from when on, and of which inode, or the end of which.
+type Found = (Cno, Ino, NameState);
+
 /// A name that stood for an inode.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
@@ -104,16 +107,20 @@ impl Fs {
         }
         inner.removals(&named, &followed, &asked, &mut found)?;
         // What no kept checkpoint shows may wait to be swept; that it is gone says nothing.
-        if found.iter().all(|(_, state)| state.attr.is_none()) {
+        if found.iter().all(|(_, _, state)| state.attr.is_none()) {
             return Err(Error::NotFound);
         }
         // What replaced the name elsewhere comes behind the end of it here.
-        found.sort_by_key(|(from, state)| (*from, state.attr.is_some()));
+        found.sort_by_key(|(from, _, state)| (*from, state.attr.is_some()));
         let mut states: Vec<NameState> = Vec::with_capacity(found.len());
-        for (_, state) in found {
+        let mut of = None;
+        for (_, ino, state) in found {
+            let went_on = of.replace(ino) == Some(ino);
             match states.last_mut() {
-                // What came between was seen by nobody.
-                Some(last) if last.attr.is_none() && state.attr.is_none() => {
+                // What came between was seen by nobody; but where it went, and went from there, are two things.
+                Some(last)
+                    if last.attr.is_none() && state.attr.is_none() && (!went_on || last.change == state.change) =>
+                {
                     let oldest = last.shown_by.or(state.shown_by).map(|(oldest, _)| oldest);
                     last.shown_by = oldest.zip(state.shown_by.or(last.shown_by).map(|(_, newest)| newest));
                     last.is_now |= state.is_now;
@@ -442,13 +449,7 @@ impl Fs {
 
 impl Inner {
     /// The states of one inode in the times in which it is told, in order.
-    fn states_of(
-        &self,
-        ino: Ino,
-        told: &[(Span, Under)],
-        asked: &[u8],
-        found: &mut Vec<(Cno, NameState)>,
-    ) -> Result<()> {
+    fn states_of(&self, ino: Ino, told: &[(Span, Under)], asked: &[u8], found: &mut Vec<Found>) -> Result<()> {
         let (links, name) = (self.state.links(ino)?, last_part(asked));
         let key = Key::new(ino, Kind::Inode, 0, 0);
         let mut before: Option<Inode> = None;
@@ -482,7 +483,7 @@ impl Inner {
                         state.landmark = state.landmark.and(landmark);
                         continue;
                     }
-                    _ => found.extend(last.take().map(|(from, _, state)| (from, state))),
+                    _ => found.extend(last.take().map(|(from, _, state)| (from, ino, state))),
                 }
                 let first = shown_by.map_or(span.from, |(oldest, _)| oldest);
                 let path = match under {
@@ -498,7 +499,7 @@ impl Inner {
                 last = Some((span.from, *under, state));
             }
         }
-        found.extend(last.map(|(from, _, state)| (from, state)));
+        found.extend(last.map(|(from, _, state)| (from, ino, state)));
         Ok(())
     }
 
@@ -514,13 +515,7 @@ impl Inner {
 
     /// The times in which the name stood for nothing: while its directories had these names (`named`), and what followed when it ended while
     /// one of them had another (`followed`, which has those of `named` as well, with more of their time).
-    fn removals(
-        &self,
-        named: &[Named],
-        followed: &[Named],
-        asked: &[u8],
-        found: &mut Vec<(Cno, NameState)>,
-    ) -> Result<()> {
+    fn removals(&self, named: &[Named], followed: &[Named], asked: &[u8], found: &mut Vec<Found>) -> Result<()> {
         let (times, all) = (Times::of(named), Times::of(followed));
         let end = |n: &Named| n.span.to.map(|end| (n.ino, end));
         let here: BTreeSet<(Ino, Cno)> = named.iter().filter_map(end).collect();
@@ -544,10 +539,13 @@ impl Inner {
                 true => self.state.path_below(n.dir, last_part(asked), Cno(from.0.saturating_sub(1)))?,
                 false => path.clone(),
             };
-            let change = self.state.moved_to(n.ino, from, &then)?.map_or(Change::Removed, Change::Moved);
+            let change = match self.state.moved_to(n.ino, from, &then)? {
+                Some(to_path) if to.is_none() => self.state.found_now(n.ino, to_path)?,
+                moved => moved.map_or(Change::Removed, Change::Moved),
+            };
             let state =
                 NameState { shown_by, landmark: None, is_now: to.is_none(), path, attr: None, editor_uid: 0, change };
-            found.push((from, state));
+            found.push((from, n.ino, state));
         }
         Ok(())
     }
@@ -704,6 +702,17 @@ impl State {
         let stayed = self.link_of(there(), asked, Cno(from.0.saturating_sub(1)))?;
         let link = stayed.or_else(|| there().find(|l| l.span.from == from));
         link.map(|l| self.path_of(l, from)).transpose()
+    }
+
+    /// Where that is now which went to a path: there, or where it went from there, if it was not removed.
+    fn found_now(&self, ino: Ino, path: Vec<u8>) -> Result<Change> {
+        let (links, now) = (self.links(ino)?, Cno(u64::MAX));
+        let there: Vec<&Link> = links.iter().filter(|l| l.span.to.is_none()).collect();
+        if self.link_of(there.iter().copied(), &path, now)?.is_some() {
+            return Ok(Change::Moved(path));
+        }
+        let newest = there.into_iter().max_by_key(|l| l.span.from);
+        newest.map_or(Ok(Change::Removed), |link| self.path_of(link, now).map(Change::Moved))
     }
 
     /// That of the links which has this path as of a checkpoint.

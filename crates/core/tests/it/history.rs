@@ -518,3 +518,30 @@ fn one_name_among_many() {
     let (few, many) = (reads(100), reads(20_000));
     assert!(many <= few + 8 && many <= 24, "{few} reads among 100 files, {many} among 20,000");
 }
+
+/// What went on from where it had gone is told where it is.
+#[test]
+fn what_moved_twice_is_told_where_it_is() {
+    let p = Past::new();
+    let one = p.fs.create(ROOT, b"d1", &dir()).unwrap().ino;
+    let f = p.fs.create(one, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.cut();
+    p.rename((ROOT, "d1"), (ROOT, "d2"));
+    p.write(f, 20);
+    p.cut();
+    p.rename((one, "f"), (ROOT, "g"));
+    p.cut();
+    let told_of = told(&p.fs, "d1/f");
+    assert_eq!(told_of, ["d1/f 10 made", "d1/f - moved to g, now"]);
+    // Also where the directory has its name again.
+    p.rename((ROOT, "d2"), (ROOT, "d1"));
+    p.cut();
+    let told_of = told(&p.fs, "d1/f");
+    assert_eq!(told_of.last().unwrap(), "d1/f - moved to g, now", "{told_of:?}");
+    p.fs.unlink(ROOT, b"g").unwrap();
+    p.cut();
+    let told_of = told(&p.fs, "d1/f");
+    assert_eq!(told_of.last().unwrap(), "d1/f - removed, now", "{told_of:?}");
+    p.fs.close().unwrap();
+}

@@ -46,6 +46,8 @@ pub struct LayingStatus {
     pub segments: u64,
     /// Why it does not go on, for a user.
     pub waits: Option<String>,
+    /// It waits for what is being forgotten, and goes on by itself when that is wiped.
+    pub is_behind_forgetting: bool,
 }
 
 /// What is remembered between steps.
@@ -68,6 +70,7 @@ enum Step {
     Done,
     On,
     Waits(String),
+    BehindForgetting,
 }
 
 impl Fs {
@@ -78,7 +81,12 @@ impl Fs {
     /// How far laying anew came, if anything is to be done.
     #[must_use]
     pub fn laying_status(&self) -> Option<LayingStatus> {
-        self.lock().laying.clone()
+        let inner = self.lock();
+        let mut status = inner.laying.clone()?;
+        if status.is_behind_forgetting && inner.state.forgetting.is_empty() {
+            (status.waits, status.is_behind_forgetting) = (None, false);
+        }
+        Some(status)
     }
 
     /// How many devices that were taken out, or replaced, are still in use: a request that was under way then has them until it is
@@ -104,8 +112,12 @@ impl Fs {
 
     /// Some of it in the background.
     pub(super) fn lay_some(&self, now: u64) -> Result<()> {
-        if self.lock().laying.is_none() {
-            return Ok(());
+        {
+            let inner = self.lock();
+            let is_kept_back = |s: &LayingStatus| s.is_behind_forgetting && !inner.state.forgetting.is_empty();
+            if inner.laying.as_ref().is_none_or(is_kept_back) {
+                return Ok(());
+            }
         }
         // Who asked for it does it meanwhile.
         let Ok(mut laying) = self.laying.try_lock() else { return Ok(()) };
@@ -113,7 +125,9 @@ impl Fs {
             return Ok(());
         }
         self.lay(&mut laying, TICK_BLOCKS)?;
-        laying.not_before = if laying.status.waits.is_some() { now.saturating_add(REST_NANOS) } else { 0 };
+        // What comes first is seen to be over when it is.
+        let rests = laying.status.waits.is_some() && !laying.status.is_behind_forgetting;
+        laying.not_before = if rests { now.saturating_add(REST_NANOS) } else { 0 };
         Ok(())
     }
 
@@ -131,7 +145,7 @@ impl Fs {
     }
 
     fn lay(&self, laying: &mut Laying, blocks: u64) -> Result<()> {
-        laying.status.waits = None;
+        (laying.status.waits, laying.status.is_behind_forgetting) = (None, false);
         let step = match self.lay_on(laying, blocks) {
             Ok(step) => step,
             Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
@@ -153,6 +167,11 @@ impl Fs {
                 inner.shrinks_to = None;
             }
             Step::On => inner.laying = Some(laying.status.clone()),
+            Step::BehindForgetting => {
+                laying.status.waits = Some("something is being forgotten; that comes first".into());
+                laying.status.is_behind_forgetting = true;
+                inner.laying = Some(laying.status.clone());
+            }
             Step::Waits(why) => {
                 laying.status.waits = Some(why);
                 inner.laying = Some(laying.status.clone());
@@ -199,7 +218,7 @@ impl Fs {
                 drop(inner);
                 // Wiping wants every place that had something, so none may go meanwhile.
                 self.reopen(laying);
-                return Ok(Step::Waits("something is being forgotten; that comes first".into()));
+                return Ok(Step::BehindForgetting);
             }
         }
         if laying.closed.iter().any(|no| !self.lock().is_closed(*no)) {
@@ -533,5 +552,22 @@ mod tests {
         fs.lock().state.forgetting.clear();
         assert!(fs.close_some(&mut laying, &way).unwrap());
         fs.reopen(&mut laying);
+    }
+
+    /// When nothing is being forgotten any more nobody is told that it waits for that, and the background does not rest.
+    #[test]
+    fn it_goes_on_when_all_is_forgotten() {
+        let fs = mount(&device(64, 64), MountOptions::default());
+        fs.device_resize(0, fs.storage.entries()[0].blocks / 2).unwrap();
+        assert!(fs.lock().state.forgetting.insert(Ino(5)));
+        fs.lay_some(0).unwrap();
+        let status = fs.laying_status().unwrap();
+        assert!(status.is_behind_forgetting && status.waits.unwrap().contains("being forgotten"));
+        fs.lock().state.forgetting.clear();
+        let status = fs.laying_status().unwrap();
+        assert!(!status.is_behind_forgetting && status.waits.is_none(), "{status:?}");
+        fs.lay_some(0).unwrap();
+        assert!(!fs.laying().closed.is_empty(), "it rests");
+        fs.stop_laying();
     }
 }

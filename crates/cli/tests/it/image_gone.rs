@@ -1,0 +1,77 @@
+//! Images that were deleted or renamed while they are mounted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+
+/// What has no name any more is lost when it is unmounted: that is told at once, refused, and the way out that is told works.
+#[test]
+fn an_image_without_a_name_is_not_unmounted_by_mistake() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let mnt = place.text("mnt");
+    fs::remove_file(place.image()).unwrap();
+    fs::write(place.path("mnt/f"), "x").unwrap();
+    let info = nenrin(["info", &mnt]).ok();
+    assert!(info.contains("NOT GOOD") && info.contains("image was deleted while mounted"), "{info}");
+    let list = nenrin(["device", "list", &mnt]).ok();
+    assert!(list.contains("image was deleted while mounted"), "{list}");
+    let refused = place.umount();
+    let copy = format!("/proc/{}/fd/", place.pid());
+    let at = refused.stderr.find(&copy).unwrap_or_else(|| panic!("{refused:?}"));
+    let open = refused.stderr[at..].split(' ').next().unwrap().to_owned();
+    refused.fails(1, &["not unmounted", "unmounting loses it", "cp --sparse=always", "nenrin umount --force"]);
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "x");
+    run("cp", &["--sparse=always", &open, &place.text("saved")]).ok();
+    let forced = nenrin(["umount", "--force", &mnt]);
+    assert!(forced.code == 0 && forced.stderr.contains("was deleted while mounted"), "{forced:?}");
+    nenrin(["mount", &place.text("saved"), &mnt]).ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "x");
+}
+
+/// One that has another name by now is told where it is, and unmounted.
+#[test]
+fn an_image_with_another_name_is_unmounted_with_a_word() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    fs::write(place.path("mnt/f"), "x").unwrap();
+    fs::rename(place.image(), place.path("away")).unwrap();
+    fs::write(place.image(), "another").unwrap();
+    let told = format!("image was renamed or replaced while mounted: what is mounted is in {} now", place.text("away"));
+    let problems = place.info()["problems"].to_string();
+    assert!(problems.contains(&told), "{problems}");
+    let out = place.umount();
+    assert!(out.code == 0 && out.stderr.contains(&told), "{out:?}");
+    nenrin(["mount", &place.text("away"), &place.text("mnt")]).ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "x");
+}
+
+/// Of a mirror the other device has all.
+#[test]
+fn what_others_have_is_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let [a, b] = ["a", "b"].map(|name| place.text(name));
+    nenrin(["mkfs", "--profile", "mirror", "--size", SIZE, &a, &b]).ok();
+    let mnt = place.sub("mnt");
+    nenrin(["mount", &a, &mnt]).ok();
+    fs::write(place.path("mnt/f"), "x").unwrap();
+    fs::remove_file(&b).unwrap();
+    let list = nenrin(["device", "list", "--json", &mnt]).json();
+    assert!(list[0]["why"].is_null() && list[1]["why"].as_str().unwrap().contains("deleted while mounted"), "{list}");
+    let out = nenrin(["umount", &mnt]);
+    assert!(out.code == 0 && out.stderr.contains("b was deleted while mounted"), "{out:?}");
+    nenrin(["mount", "-o", "degraded", &a, &mnt]).ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "x");
+    fs::remove_file(&a).unwrap();
+    nenrin(["umount", &mnt]).fails(1, &["not unmounted", "a was deleted"]);
+    nenrin(["umount", "--force", &mnt]).ok();
+}
