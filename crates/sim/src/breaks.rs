@@ -243,7 +243,7 @@ impl Trial {
         match self.hunt {
             Hunt::Cuts(profile) => {
                 let steps = if matches!(profile, Profile::Fill | Profile::Clean) { 300 } else { base.steps };
-                let config = Config { profile: Some(profile), steps, ..base };
+                let config = Config { profile: Some(profile), steps, ..base }.sized();
                 record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
             }
             Hunt::Devices(members) => {

@@ -3,7 +3,7 @@
 
 use crate::ace;
 use crate::config::{Config, Mounted, barrier_named, order_named};
-use crate::driver::{Cut, Failure, Plan, Tally, record, run_and_cut, unread_cuts};
+use crate::driver::{Cut, Failure, Plan, Tally, hurt_cuts, record, rot_cuts, run_and_cut, unread_cuts};
 use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
@@ -26,12 +26,15 @@ pub const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
-                 [--each N] [--faults N] [--lies N] [--flips N] [--unreads N] [--jobs N] [--keep-going]
+                 [--each N] [--faults N] [--lies N] [--flips N] [--unreads N] [--hurts N] [--rots N] [--jobs N]
+                 [--keep-going]
       Runs the workloads of these seeds and recovers from cuts of them, until the
       seeds, the minutes or the distinct images are used up. Each workload is cut
       everywhere, or in as many places as give about N images (--each, 300).
       --flips N: in the volume of every Nth seed one bit of each block flips.
       --unreads N: the workload of every Nth seed is cut so that blocks which were being written cannot be read.
+      --hurts N: that of every Nth seed is cut, and a request of the mount that recovers fails, which is cut, too.
+      --rots N: that of every Nth seed is cut, and a bit of what was durable before flips.
   nenrin-sim ace --length N [--sequences A..B | --sample N] [--minutes M] [--images N] [--jobs N] [--json] [SETTINGS]
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--scenario NAME] [--seeds A..B] [--each N] [--jobs N] [--json] [SETTINGS]
@@ -42,7 +45,7 @@ nenrin-sim: power cuts against a model
       roots, and repairs of damaged volumes that are cut everywhere. Several
       devices with --life forget only; --life hosts has its own.
   nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--lie KIND:N]
-                    [--flip BLOCK] [--unread] [--life NAME] [--verbose]
+                    [--flip BLOCK] [--unread | --hurt | --rot] [--life NAME] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
@@ -76,6 +79,9 @@ Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2
 /// The file system under test.
 pub type Core = std::sync::Arc<nenrin_core::Fs>;
 
+/// What goes wrong beside a cut, of some cuts or of one.
+type Beside = fn(&Config, Option<Cut>, &mut Tally) -> Result<(), Box<Failure>>;
+
 /// Arguments after the command.
 #[derive(Default)]
 pub struct Arguments {
@@ -91,7 +97,10 @@ pub struct Arguments {
     lies: u64,
     flips: u64,
     unread: u64,
-    unread_only: bool,
+    hurts: u64,
+    rots: u64,
+    /// What to replay beside the cut.
+    beside: Option<Beside>,
     jobs: usize,
     length: u32,
     sequences: Option<(u64, u64)>,
@@ -199,7 +208,11 @@ impl Arguments {
                 }
                 Long("flips") => a.flips = parser.value()?.parse()?,
                 Long("unreads") => a.unread = parser.value()?.parse()?,
-                Long("unread") => a.unread_only = true,
+                Long("hurts") => a.hurts = parser.value()?.parse()?,
+                Long("rots") => a.rots = parser.value()?.parse()?,
+                Long("unread") => a.beside = Some(unread_cuts::<Core>),
+                Long("hurt") => a.beside = Some(hurt_cuts::<Core>),
+                Long("rot") => a.beside = Some(rot_cuts::<Core>),
                 Long("flip") => {
                     let text = parser.value()?.string()?;
                     a.flip = Some(if text == "all" {
@@ -272,13 +285,13 @@ impl Arguments {
     /// The settings of a seed, with what the arguments say instead.
     #[must_use]
     pub fn config(&self, seed: u64) -> Config {
-        let base = Config::of_seed(seed).on(self.members(seed));
+        let base = Config { profile: self.profile, ..Config::of_seed(seed) }.sized().on(self.members(seed));
         Config {
             seed,
             steps: self.steps.unwrap_or(base.steps),
             order: self.order.unwrap_or(base.order),
             barrier: self.barrier.unwrap_or(base.barrier),
-            profile: self.profile.or(base.profile),
+            profile: base.profile,
             device_bytes: self.device.unwrap_or(base.device_bytes),
             segment_blocks: self.segment_blocks.unwrap_or(base.segment_blocks),
             remounts: self.remounts.unwrap_or(base.remounts && self.ace.is_empty()),
@@ -391,6 +404,12 @@ fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(
     }
     if a.unread > 0 && seed % a.unread == 0 {
         unread_cuts::<S>(&config, None, tally)?;
+    }
+    if a.hurts > 0 && seed % a.hurts == 0 {
+        hurt_cuts::<S>(&config, None, tally)?;
+    }
+    if a.rots > 0 && seed % a.rots == 0 {
+        rot_cuts::<S>(&config, None, tally)?;
     }
     Ok(())
 }
@@ -529,9 +548,9 @@ pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         return Ok(tally);
     }
     let cut = |(at, choice): (Option<usize>, Option<u64>)| at.map(|at| Cut { at, choice: choice.unwrap_or(1) });
-    if a.unread_only {
+    if let Some(beside) = a.beside {
         let mut tally = Tally::default();
-        unread_cuts::<S>(&a.config(a.first), cut(a.cut[0]), &mut tally)?;
+        beside(&a.config(a.first), cut(a.cut[0]), &mut tally)?;
         return Ok(tally);
     }
     if a.life.is_some() {

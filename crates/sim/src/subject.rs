@@ -264,6 +264,7 @@ impl Subject for Arc<Fs> {
             ("writes told later", c.writes_told_later),
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
+            ("index nodes above inner ones", c.upper_nodes),
             ("blocks written behind", c.data_blocks),
             ("blocks left out so that runs begin at units", c.left_out_blocks),
             ("partials of the log beside a slow device", c.chain_steps_aside),
