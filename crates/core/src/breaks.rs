@@ -566,6 +566,8 @@ pub enum Break {
     BatchStuck,
     /// What was cut off a file goes to history when it is reaped, although that of the file was shed meanwhile.
     ShedReaped,
+    /// Of a node with inner nodes below it that is split the right half is lost.
+    UpperHalfLost,
     /// Counting what snapshots keep ends at what cannot be read.
     CountStops,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
@@ -611,4 +613,20 @@ pub use switch::{broken, now, with};
 #[cfg(not(feature = "breaks"))]
 pub const fn broken(_: Break) -> bool {
     false
+}
+
+/// A volume with this key gives names one of few hashes, so that they collide all the time: for tests, in no program.
+#[cfg(feature = "breaks")]
+pub const COLLIDING: [u8; 16] = *b"many names a few";
+
+/// The hash of a name on a volume with this key.
+#[cfg(feature = "breaks")]
+pub(crate) fn collide(key: &[u8; 16], hash: u64) -> u64 {
+    if *key == COLLIDING { hash & 0x70 } else { hash }
+}
+
+/// The hash of a name on a volume with this key: itself.
+#[cfg(not(feature = "breaks"))]
+pub(crate) const fn collide(_: &[u8; 16], hash: u64) -> u64 {
+    hash
 }

@@ -68,6 +68,7 @@ SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --p
           --devices N --layout single|stripe|mirror|parity  --dies INDEX:WRITES (a device fails after so many writes)
           --changes (devices are added, removed and resized)
           --slow (devices are slow now and then, and nothing new goes there)
+          --collide (names have few hashes; with the feature `breaks`)
           --deaths (in each world one of the devices dies, drawn from the seed)
           --joins back:N|takes:N|takes-dead:N (while the work goes on device N, from 0, is brought up to date, or another takes
           its place, which may be gone; N may be any: then it is drawn from the seed)
@@ -134,6 +135,7 @@ pub struct Arguments {
     joins_any: bool,
     changes: bool,
     slow: bool,
+    collides: bool,
 }
 
 impl Arguments {
@@ -185,6 +187,8 @@ impl Arguments {
                 }
                 Long("changes") => a.changes = true,
                 Long("slow") => a.slow = true,
+                Long("collide") if cfg!(feature = "breaks") => a.collides = true,
+                Long("collide") => return Err("--collide is for a program that was built with --features breaks".into()),
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {
@@ -310,8 +314,8 @@ impl Arguments {
     fn members(&self, seed: u64) -> Members {
         let count = self.devices.unwrap_or(1);
         let profile = self.layout.unwrap_or(if count > 1 { Layout::Mirror } else { Layout::Single });
-        let mut members =
-            Members { count, profile, dies: self.dies, joins: self.joins, changes: self.changes, slow: self.slow };
+        let Self { dies, joins, changes, slow, collides, .. } = *self;
+        let mut members = Members { count, profile, dies, joins, changes, slow, collides };
         if self.joins_any {
             let drawn = (hash::of_words(&[seed, 78]) % u64::from(count)) as u8;
             members.joins = members.joins.map(|j| j.of(drawn));

@@ -17,6 +17,7 @@ use nenrin_format::packed::entry_bytes;
 
 use super::node::{Body, CAPACITY, Child, Expect, Fill, Node, child_index, rebased};
 use super::{NodeCache, Value};
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 
 /// A node version that is no longer part of the tree.
@@ -206,6 +207,9 @@ impl Change<'_> {
                     node.bytes = v.len() * INNER_ENTRY_BYTES;
                     node.note_insert(new_at);
                     right = node.split(Some(new_at), rightmost, fill);
+                    if node.level > 1 && broken(Break::UpperHalfLost) {
+                        right = None;
+                    }
                 } else if done.small {
                     self.tend(v, i, done.small, &expect);
                     node.bytes = v.len() * INNER_ENTRY_BYTES;

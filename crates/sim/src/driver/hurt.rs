@@ -6,6 +6,7 @@
 use super::{Cut, Failure, Recorded, Tally, choices, failure, guarded_at, open, record};
 use crate::config::Config;
 use crate::fault::names_the_device;
+use crate::flip::is_report;
 use crate::hash;
 use crate::members::Drive;
 use crate::oracle::{self, Binds, Rules};
@@ -129,7 +130,7 @@ impl Recorded {
         let came = match open::<S>(self.config.options(), &self.clock, drive) {
             Ok(fs) => self.judge_shown(&fs, cut, &faults, tally)?,
             Err(e) if faults.fired() == 0 || self.config.members.bears_a_loss() => return Err(e),
-            Err(e) if names_the_device(&e) => Came::Refused,
+            Err(e) if says_why(&e) => Came::Refused,
             Err(e) => return Err(format!("that is not what is said: {e}")),
         };
         tally.recoveries += 1;
@@ -160,6 +161,11 @@ impl Recorded {
             Err(e) => Err(e),
         }
     }
+}
+
+/// Whether a mount that is refused says that something of the device is to blame.
+fn says_why(e: &str) -> bool {
+    names_the_device(e) || is_report(e) || e.contains("look for errors of the device")
 }
 
 /// Makes one of the devices, which is drawn, such that it can meet faults.

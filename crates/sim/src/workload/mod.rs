@@ -5,6 +5,7 @@
 //! system has answered so far.
 
 mod pagecache;
+mod shares;
 mod steps;
 mod wide;
 
@@ -216,6 +217,8 @@ pub struct Workload {
     restores: Option<Prng>,
     /// Who says how much history is kept, drawn apart.
     keeps: Option<Prng>,
+    /// Who shares directories with others, lists them and writes large files, drawn apart.
+    shares: Option<Prng>,
     /// The kind of program.
     pub profile: Profile,
     allow: Allow,
@@ -244,12 +247,14 @@ impl Workload {
         let mut chores = Prng::stream(seed, 11);
         let mut restores = Prng::stream(seed, 14);
         let mut keeps = Prng::stream(seed, 21);
+        let mut shares = Prng::stream(seed, 46);
         let often = if profile == Profile::Keep { 100 } else { 30 };
         Self {
             rng,
             chores: chores.chance(50).then_some(chores),
             restores: restores.chance(40).then_some(restores),
             keeps: keeps.chance(often).then_some(keeps),
+            shares: shares.chance(30).then_some(shares),
             profile,
             allow,
             open: Vec::new(),
@@ -299,7 +304,7 @@ impl Workload {
 
     /// The next call of a program.
     fn draw(&mut self, model: &Model) -> Op {
-        if let Some(op) = self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)) {
+        if let Some(op) = self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)).or_else(|| self.share(model)) {
             return op;
         }
         while let Some(l) = self.later.pop_front() {
