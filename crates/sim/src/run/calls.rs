@@ -66,6 +66,18 @@ impl<S: Subject> Run<S> {
         Ok(step)
     }
 
+    /// An attribute that says who may do what came or went: somebody may do more, as a list may have kept him out. Where the call
+    /// was refused, what that has to bring along may be there all the same.
+    pub(super) fn note_grant(&mut self, ino: u64, name: &[u8], step: &Step, start: usize) -> Result<(), String> {
+        let grants = [&b"security."[..], b"system.posix_acl_"].iter().any(|prefix| name.starts_with(prefix));
+        match step {
+            _ if !grants || !S::CARRIES => {}
+            Step::Done => self.model()?.grant(ino, start),
+            _ => self.model()?.end_hold_perhaps(ino, start),
+        }
+        Ok(())
+    }
+
     pub(super) fn rename(
         &mut self,
         from: (u64, &[u8]),

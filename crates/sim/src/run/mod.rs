@@ -404,16 +404,14 @@ impl<S: Subject> Run<S> {
             Op::SetXattr { ino, name, value, mode } => {
                 let got = self.fs()?.setxattr(Ino(*ino), name, value, *mode);
                 let step = self.namespace(got, start, &[*ino], |t| t.setxattr(*ino, name, value, *mode, now))?;
-                let grants = [&b"security."[..], b"system.posix_acl_"].iter().any(|prefix| name.starts_with(prefix));
-                if grants && S::CARRIES && matches!(step, Step::Done) {
-                    self.model()?.grant(*ino, start);
-                }
+                self.note_grant(*ino, name, &step, start)?;
                 self.compare_xattr(*ino, name)?;
                 Ok(step)
             }
             Op::RemoveXattr { ino, name } => {
                 let got = self.fs()?.removexattr(Ino(*ino), name);
                 let step = self.namespace(got, start, &[*ino], |t| t.removexattr(*ino, name, now))?;
+                self.note_grant(*ino, name, &step, start)?;
                 self.compare_xattr(*ino, name)?;
                 Ok(step)
             }
