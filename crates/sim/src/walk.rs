@@ -43,8 +43,8 @@ pub struct Found {
     pub parts: BTreeMap<u64, Part>,
     /// Of a past state: inodes of which it says that they, or what belongs to them, are not known.
     pub unknown: BTreeSet<u64>,
-    /// Regular files of which something is said to be damaged, where that is borne.
-    pub damaged: BTreeSet<u64>,
+    /// Regular files of which something is said to be damaged, and what is said, where that is borne.
+    pub damaged: BTreeMap<u64, String>,
     bears_damage: bool,
 }
 
@@ -259,7 +259,7 @@ fn common<S: Subject>(
             }
             let fingerprint = match read_file(fs, at, ino, attr.size, kept) {
                 Err(e) if found.bears_damage && is_report(&e) => {
-                    found.damaged.insert(ino.0);
+                    found.damaged.insert(ino.0, e);
                     return Ok(());
                 }
                 read => read?,

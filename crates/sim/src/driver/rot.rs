@@ -135,7 +135,7 @@ impl Recorded {
         }
         let found = walk_past_damage(&fs, At::Live)?;
         if whole && !found.damaged.is_empty() {
-            return Err(format!("there is a second copy, and yet inodes {:?} cannot be read", found.damaged));
+            return Err(format!("there is a second copy, and yet this cannot be read: {:?}", found.damaged));
         }
         let judged = |rules| oracle::judge(model, rules, cut.at, &found).map(drop);
         let noticed = match judged(strictly) {
