@@ -568,6 +568,8 @@ pub enum Break {
     ShedReaped,
     /// Of a node with inner nodes below it that is split the right half is lost.
     UpperHalfLost,
+    /// A mount makes the parity of a row anew also where nothing is known of it, of what may be rotten.
+    ParityOfUnknown,
     /// Counting what snapshots keep ends at what cannot be read.
     CountStops,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.

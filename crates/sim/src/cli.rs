@@ -188,7 +188,9 @@ impl Arguments {
                 Long("changes") => a.changes = true,
                 Long("slow") => a.slow = true,
                 Long("collide") if cfg!(feature = "breaks") => a.collides = true,
-                Long("collide") => return Err("--collide is for a program that was built with --features breaks".into()),
+                Long("collide") => {
+                    return Err("--collide is for a program that was built with --features breaks".into());
+                }
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {

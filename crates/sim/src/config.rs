@@ -206,7 +206,8 @@ impl Config {
     #[must_use]
     pub fn arguments(&self) -> String {
         let mut base =
-            Self { order: self.order, barrier: self.barrier, profile: self.profile, ..Self::of_seed(self.seed) }.sized();
+            Self { order: self.order, barrier: self.barrier, profile: self.profile, ..Self::of_seed(self.seed) }
+                .sized();
         let mut out = format!("--seed {}", self.seed);
         match self.mounted {
             Some(_) => {

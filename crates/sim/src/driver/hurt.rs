@@ -88,13 +88,7 @@ impl Recorded {
     }
 
     /// Mounts that are hurt and cut, one after the other, and one that is not.
-    fn judge_hurt<S: Subject>(
-        &self,
-        cut: Cut,
-        mut image: Image,
-        salt: u64,
-        tally: &mut Tally,
-    ) -> Result<(), String> {
+    fn judge_hurt<S: Subject>(&self, cut: Cut, mut image: Image, salt: u64, tally: &mut Tally) -> Result<(), String> {
         let mut rng = Prng::stream(self.config.seed ^ salt, 43);
         let mut told = Vec::new();
         // Who has missed something is needed by nobody: no other may fail then.

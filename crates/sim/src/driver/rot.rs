@@ -1,6 +1,8 @@
 //! Power cuts after which a bit is wrong in what was durable before. What is damaged may be an error, or damage that is
 //! reported; it is never shown, and everything else is there. What has a second copy is all there. Only what nothing proves yet
 //! to have been acknowledged, the last commits, cannot be told from what was being written: the mount goes on before it.
+//! In rows with parity a block may be lost: a mount makes the parity of a row anew that the row log has something of, and of a column
+//! of which that has one block it cannot know whether the others are what the parity was made of.
 
 use super::{Cut, Failure, Recorded, Tally, failure, guarded_at, open, record};
 use crate::config::Config;
@@ -13,6 +15,7 @@ use crate::walk::{walk, walk_past_damage};
 use crate::wrong::alone;
 use nenrin_core::{At, Barrier};
 use nenrin_device::{BLOCK_BYTES, BlockDevice, CrashChoice, CrashDisk, HistoryCursor, Image};
+use nenrin_format::superblock::Profile as Layout;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -121,7 +124,7 @@ impl Recorded {
         blocks: &Blocks,
         tally: &mut Tally,
     ) -> Result<Noticed, String> {
-        let whole = blocks.twice.contains(&block);
+        let whole = blocks.twice.contains(&block) && self.config.members.profile != Layout::Parity;
         let unproven = blocks.unproven.contains(&block) && !self.config.members.bears_a_loss();
         let disk = Arc::new(CrashDisk::from_image(image).without_history());
         let fs = open::<S>(self.config.options(), &self.clock, self.config.members.of(&disk))?;

@@ -379,7 +379,9 @@ impl<S: Subject> Run<S> {
         let now = self.clock.wall();
         match op {
             Op::Create { .. } | Op::Tmpfile { .. } => self.create(op, start, now),
-            Op::CreateWith { parent, name, mode, xattrs } => self.create_with((*parent, name), *mode, xattrs, start, now),
+            Op::CreateWith { parent, name, mode, xattrs } => {
+                self.create_with((*parent, name), *mode, xattrs, start, now)
+            }
             Op::Link { ino, parent, name } => {
                 let got = self.fs()?.link(Ino(*ino), Ino(*parent), name).map(drop);
                 let open = self.model()?.tree.inode(*ino).is_ok_and(|i| i.uses > 0);

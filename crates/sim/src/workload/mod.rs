@@ -304,7 +304,9 @@ impl Workload {
 
     /// The next call of a program.
     fn draw(&mut self, model: &Model) -> Op {
-        if let Some(op) = self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)).or_else(|| self.share(model)) {
+        if let Some(op) =
+            self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)).or_else(|| self.share(model))
+        {
             return op;
         }
         while let Some(l) = self.later.pop_front() {

@@ -16,10 +16,10 @@ const LARGE_PAGES: u64 = 32;
 fn acl(mode: u32, user: u32) -> Vec<u8> {
     let nobody = u32::MAX;
     let bits = |shift: u32| (mode >> shift & 7) as u16;
-    let entries = [(1, bits(6), nobody), (2, 6, user), (4, 5, nobody), (0x10, bits(3), nobody), (0x20, bits(0), nobody)];
-    let entry = |(tag, perm, id): (u16, u16, u32)| {
-        [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
-    };
+    let entries =
+        [(1, bits(6), nobody), (2, 6, user), (4, 5, nobody), (0x10, bits(3), nobody), (0x20, bits(0), nobody)];
+    let entry =
+        |(tag, perm, id): (u16, u16, u32)| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
     2u32.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect()
 }
 
