@@ -61,6 +61,8 @@ pub trait Subject: Sized {
     const NAME: &'static str;
     /// Who is allowed more of a file is not shown what it was before.
     const CARRIES: bool = true;
+    /// A listing goes on where it stopped, whatever became of the directory meanwhile.
+    const LISTS_ON: bool = true;
     /// Formats a device.
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
     /// Formats several.

@@ -35,6 +35,9 @@ impl<S: Subject> Run<S> {
 
     /// The next piece.
     pub(super) fn list_on(&mut self, dir: u64) -> Check {
+        if !S::LISTS_ON {
+            return Ok(Step::Denied);
+        }
         let mut listing = match self.listing.take() {
             Some(listing) => listing,
             None => {
