@@ -63,6 +63,13 @@ decided() {
         grep -q "^  $row  *[1-9]" <<<"$out" || fail "crash.sh: recovery never decided: $row"
     done
 }
+# The run that ended has seen each of these.
+seen() {
+    local what
+    for what; do
+        grep -q "^  $what  *[1-9]" <<<"$out" || fail "crash.sh: never seen: $what"
+    done
+}
 rows=('partials accepted' 'cut before missing payload' 'cut before missing data' 'unfinished logical segment dropped' 'the log ends')
 
 simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40 --unreads 10
@@ -78,6 +85,32 @@ moved=$(number 'blocks moved') refused=$(number 'for want of space')
 [ "${moved:-0}" -gt 1000 ] && [ "${refused:-0}" -gt 100 ] || fail "crash.sh: scenarios moved $moved blocks, refused $refused calls"
 decided "${rows[@]}"
 simulate 300 lives --seeds 100..104
+# Worlds that the others do not have, each with its own number. Names that collide need the switches of the tests.
+simulate 150 run --seeds 0..1000000 --images 150 --each 60 --faults 0 --lies 0 --profile wide
+[ "$(number 'index nodes above inner ones')" -gt 20 ] || fail "crash.sh: the index of wide worlds is not deep"
+simulate 1000 run --seeds 0..1000000 --images 1000 --each 20 --faults 0 --lies 0 --hurts 1 --rots 1
+seen 'Read of a mount fails: Damage' 'Read of a mount fails: Shown' 'Write of a mount fails: Refused' \
+    'Cut, and a bit wrong: Error' 'Cut, and a bit wrong: Damage' 'Cut, and a bit wrong: Same'
+# several IMAGES ARGUMENTS...: on several devices. Rows with parity are mounted with each of them missing, which takes long.
+several() {
+    local wanted=$1
+    shift
+    simulate "$wanted" run --seeds 0..1000000 --images "$wanted" --each 60 --faults 0 --lies 0 "$@"
+}
+several 400 --devices 2 --layout mirror
+several 100 --devices 3 --layout parity
+several 400 --devices 3 --layout stripe
+for devices in '400 --devices 2 --layout mirror' '100 --devices 3 --layout parity' '400 --devices 3 --layout stripe'; do
+    # shellcheck disable=SC2086 # arguments are several words
+    several $devices --changes
+    [ "$(number 'segments laid')" -gt 0 ] || fail "crash.sh: $devices: nothing was laid anew"
+done
+for joins in '400 --devices 2 --layout mirror --joins back:any' '100 --devices 3 --layout parity --joins takes:any'; do
+    # shellcheck disable=SC2086
+    several $joins
+    [ "$(number 'devices brought up to date')" -gt 0 ] || fail "crash.sh: $joins: no device was brought up to date"
+done
+(sim=$hunt; simulate 400 run --seeds 0..1000000 --images 400 --each 60 --faults 0 --lies 0 --profile names --collide)
 simulate 3000 ace --length 1
 simulate 1000 ace --length 1 --order strict
 simulate 1000 ace --length 1 --barrier checkpoint

@@ -566,6 +566,10 @@ pub enum Break {
     BatchStuck,
     /// What was cut off a file goes to history when it is reaped, although that of the file was shed meanwhile.
     ShedReaped,
+    /// Of a node with inner nodes below it that is split the right half is lost.
+    UpperHalfLost,
+    /// A mount makes the parity of a row anew also where nothing is known of it, of what may be rotten.
+    ParityOfUnknown,
     /// Counting what snapshots keep ends at what cannot be read.
     CountStops,
     /// A state that shows a file that is gone counts as the last of it, also where nothing is known of it there.
@@ -613,4 +617,20 @@ pub use switch::{broken, now, with};
 #[cfg(not(feature = "breaks"))]
 pub const fn broken(_: Break) -> bool {
     false
+}
+
+/// A volume with this key gives names one of few hashes, so that they collide all the time: for tests, in no program.
+#[cfg(feature = "breaks")]
+pub const COLLIDING: [u8; 16] = *b"many names a few";
+
+/// The hash of a name on a volume with this key.
+#[cfg(feature = "breaks")]
+pub(crate) fn collide(key: &[u8; 16], hash: u64) -> u64 {
+    if *key == COLLIDING { hash & 0x70 } else { hash }
+}
+
+/// The hash of a name on a volume with this key: itself.
+#[cfg(not(feature = "breaks"))]
+pub(crate) const fn collide(_: &[u8; 16], hash: u64) -> u64 {
+    hash
 }

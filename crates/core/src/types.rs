@@ -311,6 +311,9 @@ pub struct MountOptions {
     pub left_out_share: u32,
     /// Items of history from which on the newest tree of it takes no more; larger ones come from merging.
     pub history_tree_items: u64,
+    /// Nodes of the index are filled up to so many bytes, if that many fit: with less, few items make a deep tree. Of any
+    /// size they are the same to whoever reads them.
+    pub node_bytes_max: usize,
 }
 
 impl Default for MountOptions {
@@ -330,6 +333,7 @@ impl Default for MountOptions {
             mmp: None,
             left_out_share: 32,
             history_tree_items: 8192,
+            node_bytes_max: nenrin_format::NODE_BYTES,
         }
     }
 }

@@ -80,6 +80,15 @@ pub enum Fault {
         /// So does every later read of this byte.
         for_good: bool,
     },
+    /// The read with this number, counted from 1, fails with EIO.
+    FailRead {
+        /// Its number; 1 is the next one.
+        number: u64,
+        /// Which 4096 bytes of it are bad; beyond its end, counted from its beginning again.
+        block: u64,
+        /// So does every later read of these bytes.
+        for_good: bool,
+    },
     /// Every request takes at least this long.
     Delay(Duration),
 }
@@ -184,6 +193,7 @@ impl Plan {
                 Fault::FailReads { .. }
                 | Fault::BadUntilWritten { .. }
                 | Fault::FlipReads { .. }
+                | Fault::FailRead { .. }
                 | Fault::FlipRead { .. } => kind == OpKind::Read,
                 Fault::Delay(_) => true,
             };
@@ -228,12 +238,20 @@ impl Plan {
                         *fault = Fault::FlipReads { range: offset + at..offset + at + 1, mask };
                     }
                 }
+                Fault::FailRead { number, block, for_good } if within(*number, 1) => {
+                    verdict.error = Some(DeviceError::Os(libc::EIO));
+                    if *for_good {
+                        let at = offset + *block % (bytes / BLOCK).max(1) * BLOCK;
+                        *fault = Fault::FailReads { range: at..at + BLOCK };
+                    }
+                }
                 Fault::Delay(delay) => verdict.delay = verdict.delay.max(*delay),
                 Fault::Fail { .. }
                 | Fault::FailReads { .. }
                 | Fault::BadUntilWritten { .. }
                 | Fault::MisdirectWrite { .. }
                 | Fault::MisdirectOntoLast { .. }
+                | Fault::FailRead { .. }
                 | Fault::FlipRead { .. } => {}
             }
         }

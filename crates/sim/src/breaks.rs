@@ -4,7 +4,7 @@
 
 use crate::cli::Core;
 use crate::config::Config;
-use crate::driver::{Failure, Plan, Tally, record, unread_cuts};
+use crate::driver::{Failure, Plan, Tally, hurt_cuts, record, rot_cuts, unread_cuts};
 use crate::fault::{FaultPlan, run_with_fault};
 use crate::flip;
 use crate::lie::{Kind, Lie, run_with_lie};
@@ -46,7 +46,11 @@ enum Hunt {
     PageCache,
     /// Power cuts after which what was being written cannot be read.
     Unread,
-    /// Power cuts in the same.
+    /// Power cuts after which a request of the mount that recovers fails.
+    Hurt,
+    /// Power cuts after which a bit is wrong in what was durable before.
+    Rot,
+    /// Power cuts in random workloads through a kernel that caches writes.
     CachedCuts,
     /// Something over several lives of a volume.
     Life(Life),
@@ -94,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 94] = [
+pub const TRIALS: [Trial; 100] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -131,6 +135,12 @@ pub const TRIALS: [Trial; 94] = [
     trial(Break::ChangedWhileSettling, "P3", Hunt::Scenario(Scenario::EmptiedInSync)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::UnreadBeatLeft, "P2", Hunt::Unread),
+    trial(Break::UnreadIsEnd, "P1", Hunt::Hurt),
+    trial(Break::UnreadIsMissing, "P1", Hunt::Hurt),
+    trial(Break::NoVerify, "P4", Hunt::Rot),
+    trial(Break::OneCopy, "P4", Hunt::Rot),
+    trial(Break::DamageIsEnd, "P4", Hunt::Rot),
+    trial(Break::UpperHalfLost, "P2", Hunt::Cuts(Profile::Wide)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::UnreadableIsZeros, "P4", Hunt::Faults(OpKind::Read)),
     trial(Break::OneCopy, "P4", Hunt::Flips),
@@ -243,7 +253,7 @@ impl Trial {
         match self.hunt {
             Hunt::Cuts(profile) => {
                 let steps = if matches!(profile, Profile::Fill | Profile::Clean) { 300 } else { base.steps };
-                let config = Config { profile: Some(profile), steps, ..base };
+                let config = Config { profile: Some(profile), steps, ..base }.sized();
                 record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
             }
             Hunt::Devices(members) => {
@@ -300,6 +310,8 @@ impl Trial {
                 tally.images += 1;
                 record::<Core>(&Config { writeback: true, ..base }, false).map(drop)
             }
+            Hunt::Hurt => hurt_cuts::<Core>(&base, None, tally),
+            Hunt::Rot => rot_cuts::<Core>(&base, None, tally),
             Hunt::Unread => unread_cuts::<Core>(&base, None, tally),
             Hunt::CachedCuts => {
                 record::<Core>(&Config { writeback: true, ..base }, false)?.cut_all::<Core>(&plan, tally)

@@ -3,7 +3,7 @@
 
 use crate::ace;
 use crate::config::{Config, Mounted, barrier_named, order_named};
-use crate::driver::{Cut, Failure, Plan, Tally, record, run_and_cut, unread_cuts};
+use crate::driver::{Cut, Failure, Plan, Tally, hurt_cuts, record, rot_cuts, run_and_cut, unread_cuts};
 use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
@@ -26,12 +26,15 @@ pub const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
-                 [--each N] [--faults N] [--lies N] [--flips N] [--unreads N] [--jobs N] [--keep-going]
+                 [--each N] [--faults N] [--lies N] [--flips N] [--unreads N] [--hurts N] [--rots N] [--jobs N]
+                 [--keep-going]
       Runs the workloads of these seeds and recovers from cuts of them, until the
       seeds, the minutes or the distinct images are used up. Each workload is cut
       everywhere, or in as many places as give about N images (--each, 300).
       --flips N: in the volume of every Nth seed one bit of each block flips.
       --unreads N: the workload of every Nth seed is cut so that blocks which were being written cannot be read.
+      --hurts N: that of every Nth seed is cut, and a request of the mount that recovers fails, which is cut, too.
+      --rots N: that of every Nth seed is cut, and a bit of what was durable before flips.
   nenrin-sim ace --length N [--sequences A..B | --sample N] [--minutes M] [--images N] [--jobs N] [--json] [SETTINGS]
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--scenario NAME] [--seeds A..B] [--each N] [--jobs N] [--json] [SETTINGS]
@@ -42,7 +45,7 @@ nenrin-sim: power cuts against a model
       roots, and repairs of damaged volumes that are cut everywhere. Several
       devices with --life forget only; --life hosts has its own.
   nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--lie KIND:N]
-                    [--flip BLOCK] [--unread] [--life NAME] [--verbose]
+                    [--flip BLOCK] [--unread | --hurt | --rot] [--life NAME] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
@@ -65,6 +68,7 @@ SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --p
           --devices N --layout single|stripe|mirror|parity  --dies INDEX:WRITES (a device fails after so many writes)
           --changes (devices are added, removed and resized)
           --slow (devices are slow now and then, and nothing new goes there)
+          --collide (names have few hashes; with the feature `breaks`)
           --deaths (in each world one of the devices dies, drawn from the seed)
           --joins back:N|takes:N|takes-dead:N (while the work goes on device N, from 0, is brought up to date, or another takes
           its place, which may be gone; N may be any: then it is drawn from the seed)
@@ -75,6 +79,9 @@ Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2
 
 /// The file system under test.
 pub type Core = std::sync::Arc<nenrin_core::Fs>;
+
+/// What goes wrong beside a cut, of some cuts or of one.
+type Beside = fn(&Config, Option<Cut>, &mut Tally) -> Result<(), Box<Failure>>;
 
 /// Arguments after the command.
 #[derive(Default)]
@@ -91,7 +98,10 @@ pub struct Arguments {
     lies: u64,
     flips: u64,
     unread: u64,
-    unread_only: bool,
+    hurts: u64,
+    rots: u64,
+    /// What to replay beside the cut.
+    beside: Option<Beside>,
     jobs: usize,
     length: u32,
     sequences: Option<(u64, u64)>,
@@ -125,6 +135,7 @@ pub struct Arguments {
     joins_any: bool,
     changes: bool,
     slow: bool,
+    collides: bool,
 }
 
 impl Arguments {
@@ -176,6 +187,10 @@ impl Arguments {
                 }
                 Long("changes") => a.changes = true,
                 Long("slow") => a.slow = true,
+                Long("collide") if cfg!(feature = "breaks") => a.collides = true,
+                Long("collide") => {
+                    return Err("--collide is for a program that was built with --features breaks".into());
+                }
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {
@@ -199,7 +214,11 @@ impl Arguments {
                 }
                 Long("flips") => a.flips = parser.value()?.parse()?,
                 Long("unreads") => a.unread = parser.value()?.parse()?,
-                Long("unread") => a.unread_only = true,
+                Long("hurts") => a.hurts = parser.value()?.parse()?,
+                Long("rots") => a.rots = parser.value()?.parse()?,
+                Long("unread") => a.beside = Some(unread_cuts::<Core>),
+                Long("hurt") => a.beside = Some(hurt_cuts::<Core>),
+                Long("rot") => a.beside = Some(rot_cuts::<Core>),
                 Long("flip") => {
                     let text = parser.value()?.string()?;
                     a.flip = Some(if text == "all" {
@@ -272,13 +291,13 @@ impl Arguments {
     /// The settings of a seed, with what the arguments say instead.
     #[must_use]
     pub fn config(&self, seed: u64) -> Config {
-        let base = Config::of_seed(seed).on(self.members(seed));
+        let base = Config { profile: self.profile, ..Config::of_seed(seed) }.sized().on(self.members(seed));
         Config {
             seed,
             steps: self.steps.unwrap_or(base.steps),
             order: self.order.unwrap_or(base.order),
             barrier: self.barrier.unwrap_or(base.barrier),
-            profile: self.profile.or(base.profile),
+            profile: base.profile,
             device_bytes: self.device.unwrap_or(base.device_bytes),
             segment_blocks: self.segment_blocks.unwrap_or(base.segment_blocks),
             remounts: self.remounts.unwrap_or(base.remounts && self.ace.is_empty()),
@@ -297,8 +316,8 @@ impl Arguments {
     fn members(&self, seed: u64) -> Members {
         let count = self.devices.unwrap_or(1);
         let profile = self.layout.unwrap_or(if count > 1 { Layout::Mirror } else { Layout::Single });
-        let mut members =
-            Members { count, profile, dies: self.dies, joins: self.joins, changes: self.changes, slow: self.slow };
+        let Self { dies, joins, changes, slow, collides, .. } = *self;
+        let mut members = Members { count, profile, dies, joins, changes, slow, collides };
         if self.joins_any {
             let drawn = (hash::of_words(&[seed, 78]) % u64::from(count)) as u8;
             members.joins = members.joins.map(|j| j.of(drawn));
@@ -391,6 +410,12 @@ fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(
     }
     if a.unread > 0 && seed % a.unread == 0 {
         unread_cuts::<S>(&config, None, tally)?;
+    }
+    if a.hurts > 0 && seed % a.hurts == 0 {
+        hurt_cuts::<S>(&config, None, tally)?;
+    }
+    if a.rots > 0 && seed % a.rots == 0 {
+        rot_cuts::<S>(&config, None, tally)?;
     }
     Ok(())
 }
@@ -529,9 +554,9 @@ pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         return Ok(tally);
     }
     let cut = |(at, choice): (Option<usize>, Option<u64>)| at.map(|at| Cut { at, choice: choice.unwrap_or(1) });
-    if a.unread_only {
+    if let Some(beside) = a.beside {
         let mut tally = Tally::default();
-        unread_cuts::<S>(&a.config(a.first), cut(a.cut[0]), &mut tally)?;
+        beside(&a.config(a.first), cut(a.cut[0]), &mut tally)?;
         return Ok(tally);
     }
     if a.life.is_some() {

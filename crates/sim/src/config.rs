@@ -6,6 +6,7 @@ use crate::prng::Prng;
 use crate::scenario::Scenario;
 use crate::workload::{Allow, Profile, Workload};
 use nenrin_core::{BEAT_NANOS, Barrier, Mmp, MountOptions, Order};
+use nenrin_format::NODE_BYTES;
 use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS, cells_of_segment, rows};
 
@@ -88,6 +89,13 @@ impl Config {
         }
     }
 
+    /// On a device that is large enough for the kind of program.
+    #[must_use]
+    pub fn sized(mut self) -> Self {
+        self.device_bytes = self.profile.map_or(self.device_bytes, |p| p.device_bytes(self.device_bytes));
+        self
+    }
+
     /// The settings of a bounded-exhaustive sequence.
     #[must_use]
     pub fn of_sequence(seed: u64, ace: Vec<u16>) -> Self {
@@ -109,6 +117,7 @@ impl Config {
             left_out_share: drawn.left_out_share,
             degraded: drawn.degraded,
             history_tree_items: drawn.history_tree_items,
+            node_bytes_max: drawn.node_bytes_max,
             ..MountOptions::default()
         }
     }
@@ -126,6 +135,7 @@ impl Config {
             left_out_share: [32, 2][rng.index(2)],
             degraded: self.members.bears_a_loss(),
             history_tree_items: [4, 16, 8192][Prng::stream(self.seed, 31).index(3)],
+            node_bytes_max: self.profile.map_or(NODE_BYTES, |p| p.node_bytes_max(self.seed)),
             mmp: Prng::stream(self.seed, 24).chance(12).then(|| mmp_of("this host", self.seed)),
             ..MountOptions::default()
         }
@@ -195,7 +205,9 @@ impl Config {
     /// The arguments that give these settings again.
     #[must_use]
     pub fn arguments(&self) -> String {
-        let mut base = Self { order: self.order, barrier: self.barrier, ..Self::of_seed(self.seed) };
+        let mut base =
+            Self { order: self.order, barrier: self.barrier, profile: self.profile, ..Self::of_seed(self.seed) }
+                .sized();
         let mut out = format!("--seed {}", self.seed);
         match self.mounted {
             Some(_) => {

@@ -6,10 +6,14 @@
 //! 2. An image that was recovered before is not recovered again: what was
 //!    found in it is judged again under the promises of the new cut.
 
+mod hurt;
 mod losses;
+mod rot;
 mod state;
 mod unread;
 
+pub use hurt::hurt_cuts;
+pub use rot::rot_cuts;
 pub use unread::unread_cuts;
 
 use crate::ace;
@@ -27,7 +31,7 @@ use crate::subject::{Excused, Subject, WAITS_LOCKED};
 use crate::tree::Tree;
 use crate::turns::Turns;
 use crate::walk::walk;
-use crate::workload::Workload;
+use crate::workload::{self, Profile, Workload};
 use nenrin_core::{At, Barrier, MountOptions};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, HistoryCursor, Image};
 use state::State;
@@ -408,8 +412,13 @@ fn whole_workload<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<usize
         scenario.carry_out(run)?;
     } else if let Some(joins) = config.members.joins {
         joins::carry_out(run, config, joins)?;
-    } else if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
-        return Err(format!("the volume failed without a fault: {e}"));
+    } else {
+        if config.profile == Some(Profile::Wide) {
+            first = workload::prefill(run, config.seed)?;
+        }
+        if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
+            return Err(format!("the volume failed without a fault: {e}"));
+        }
     }
     run.compare_all()?;
     if config.seed % 2 == 0 {

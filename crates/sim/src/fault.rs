@@ -111,7 +111,7 @@ pub fn run_with_fault<S: Subject>(config: &Config, plan: FaultPlan, tally: &mut 
 }
 
 /// Whether what a call or a comparison ended with says that the device failed.
-fn names_the_device(what: &str) -> bool {
+pub(crate) fn names_the_device(what: &str) -> bool {
     what.contains("os error 5") || what.contains("Device(Os(5))")
 }
 

@@ -119,7 +119,7 @@ impl<S: Subject> Rotten<S> {
             members: config.members,
             seed: config.seed,
             order: config.order,
-            twice: twice(config, &run)?,
+            twice: twice(config, run.disk.as_ref())?,
             settled,
             run,
         };
@@ -202,7 +202,7 @@ impl<S: Subject> Rotten<S> {
 }
 
 /// The blocks of root slots, root partials and index partials; all, where others have what is on a device.
-fn twice<S: Subject>(config: &Config, run: &Run<S>) -> Result<BTreeSet<u64>, String> {
+pub(crate) fn twice(config: &Config, disk: &CrashDisk) -> Result<BTreeSet<u64>, String> {
     let device_blocks = config.device_bytes / BLOCK_BYTES as u64;
     if config.members.bears_a_loss() {
         return Ok((0..device_blocks).collect());
@@ -214,7 +214,7 @@ fn twice<S: Subject>(config: &Config, run: &Run<S>) -> Result<BTreeSet<u64>, Str
     }
     let segment_blocks = u64::from(config.segment_blocks);
     for block in AREA_BLOCKS..device_blocks - AREA_BLOCKS {
-        let bytes = run.disk.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).map_err(|e| e.to_string())?;
+        let bytes = disk.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).map_err(|e| e.to_string())?;
         let Ok(header) = Header::peek(&bytes) else { continue };
         let at = block - AREA_BLOCKS;
         let here = Addr::new(SegmentNo(at / segment_blocks), (at % segment_blocks) as u32);
@@ -229,7 +229,7 @@ fn twice<S: Subject>(config: &Config, run: &Run<S>) -> Result<BTreeSet<u64>, Str
             PartialKind::Index => {
                 let nodes = (block + u64::from(header.summary_blocks)..end).step_by(NODE_BLOCKS as usize);
                 for node in nodes.filter(|n| n + NODE_BLOCKS <= device_blocks) {
-                    let bytes = run.disk.read(node * BLOCK_BYTES as u64, NODE_BYTES).map_err(|e| e.to_string())?;
+                    let bytes = disk.read(node * BLOCK_BYTES as u64, NODE_BYTES).map_err(|e| e.to_string())?;
                     if node::verify(&bytes) {
                         blocks.extend(node..node + NODE_BLOCKS);
                     }

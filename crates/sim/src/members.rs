@@ -23,11 +23,14 @@ pub struct Drive {
     pub slow: bool,
     /// One of them dies.
     pub dies: bool,
+    /// Names collide, see [`Members::collides`].
+    pub collides: bool,
 }
 
 impl From<Arc<dyn BlockDevice>> for Drive {
     fn from(device: Arc<dyn BlockDevice>) -> Self {
-        Self { members: vec![device], profile: Profile::Single, spare: None, changes: false, slow: false, dies: false }
+        let profile = Profile::Single;
+        Self { members: vec![device], profile, spare: None, changes: false, slow: false, dies: false, collides: false }
     }
 }
 
@@ -172,11 +175,13 @@ pub struct Members {
     pub changes: bool,
     /// Devices are slow now and then.
     pub slow: bool,
+    /// The volume is made so that its names have few hashes, and collide.
+    pub collides: bool,
 }
 
 impl Default for Members {
     fn default() -> Self {
-        Self { count: 1, profile: Profile::Single, dies: None, joins: None, changes: false, slow: false }
+        Self::new(1, Profile::Single)
     }
 }
 
@@ -184,7 +189,7 @@ impl Members {
     /// So many, none of which dies.
     #[must_use]
     pub const fn new(count: u8, profile: Profile) -> Self {
-        Self { count, profile, dies: None, joins: None, changes: false, slow: false }
+        Self { count, profile, dies: None, joins: None, changes: false, slow: false, collides: false }
     }
 
     /// Whether any one device may be lost.
@@ -209,7 +214,8 @@ impl Members {
     pub fn of<D: Divisible + 'static>(&self, whole: &Arc<D>) -> Drive {
         let count = self.parts();
         if count == 1 {
-            return Drive { changes: self.changes, slow: self.slow, ..whole.clone().into() };
+            let Self { changes, slow, collides, .. } = *self;
+            return Drive { changes, slow, collides, ..whole.clone().into() };
         }
         let bytes = whole.geometry().bytes / count / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let part = |i: u64| -> Arc<dyn BlockDevice> {
@@ -217,7 +223,8 @@ impl Members {
         };
         let mut members: Vec<_> = (0..count).map(part).collect();
         let spare = if count > u64::from(self.count) { members.pop() } else { None };
-        Drive { members, profile: self.profile, spare, changes: self.changes, slow: self.slow, dies: false }
+        let Self { profile, changes, slow, collides, .. } = *self;
+        Drive { members, profile, spare, changes, slow, dies: false, collides }
     }
 
     /// Devices, those included that may take a place.
@@ -257,11 +264,12 @@ impl Members {
         let joins = self.joins.map_or(String::new(), Joins::argument);
         let changes = if self.changes { " --changes" } else { "" };
         let slow = if self.slow { " --slow" } else { "" };
+        let collides = if self.collides { " --collide" } else { "" };
         if self.count == 1 {
-            return format!("{joins}{changes}{slow}");
+            return format!("{joins}{changes}{slow}{collides}");
         }
         let dies = self.dies.map_or(String::new(), |(i, n)| format!(" --dies {i}:{n}"));
-        format!(" --devices {} --layout {}{dies}{joins}{changes}{slow}", self.count, self.profile.name())
+        format!(" --devices {} --layout {}{dies}{joins}{changes}{slow}{collides}", self.count, self.profile.name())
     }
 }
 

@@ -15,6 +15,13 @@ pub enum Op {
         rdev: u32,
         target: Vec<u8>,
     },
+    /// With extended attributes from its beginning, as in a directory with a default access control list.
+    CreateWith {
+        parent: u64,
+        name: Vec<u8>,
+        mode: u32,
+        xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    },
     /// The inode is also opened.
     Tmpfile {
         mode: u32,
@@ -165,6 +172,10 @@ pub enum Op {
     List {
         dir: u64,
     },
+    /// The next piece of a listing that is under way while other calls are made; of this directory, if none is.
+    ListOn {
+        dir: u64,
+    },
     ReadPast {
         cno: u64,
     },
@@ -180,6 +191,7 @@ impl Op {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Create { .. } => "create",
+            Self::CreateWith { .. } => "create_with",
             Self::Tmpfile { .. } => "tmpfile",
             Self::Link { .. } => "link",
             Self::Unlink { .. } => "unlink",
@@ -215,6 +227,7 @@ impl Op {
             Self::Read { .. } => "read",
             Self::Seek { .. } => "seek",
             Self::List { .. } => "list",
+            Self::ListOn { .. } => "list_on",
             Self::ReadPast { .. } => "read_past",
             Self::Remount => "remount",
             Self::Kill => "kill",

@@ -8,9 +8,9 @@ use crate::turns::pause;
 use nenrin_core::check;
 use nenrin_core::{
     AllocateMode, At, Attr, CheckpointInfo, Clock, DeviceHealth, DirEntry, Done, Fs, Joined, MkfsOptions, MountOptions,
-    NewDevice, NewInode, RenameMode, Result, Seek, SetAttr, Standing, XattrMode,
+    NewDevice, NewInode, RenameMode, Result, Seek, SetAttr, Standing, XattrMode, Xattrs,
 };
-use nenrin_device::BlockDevice;
+use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::{Cno, Ino};
 use std::sync::Arc;
 
@@ -61,6 +61,8 @@ pub trait Subject: Sized {
     const NAME: &'static str;
     /// Who is allowed more of a file is not shown what it was before.
     const CARRIES: bool = true;
+    /// A listing goes on where it stopped, whatever became of the directory meanwhile.
+    const LISTS_ON: bool = true;
     /// Formats a device.
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
     /// Formats several.
@@ -125,6 +127,10 @@ pub trait Subject: Sized {
     fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
     fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr>;
+    /// [`Subject::create`] with extended attributes from its beginning.
+    fn create_with(&self, _parent: Ino, _name: &[u8], _new: &NewInode<'_>, _xattrs: Xattrs<'_>) -> Result<Attr> {
+        Err(nenrin_core::Error::NotSupported)
+    }
     fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr>;
     fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr>;
     fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
@@ -141,6 +147,10 @@ pub trait Subject: Sized {
         let bytes = self.write(ino, offset, data, uid)?;
         told(Ok(()));
         Ok(bytes)
+    }
+    /// Whether [`Subject::accept`] gives such bytes away rather than having them copied.
+    fn gives_away(_offset: u64, _bytes: usize) -> bool {
+        false
     }
     /// [`Subject::accept`], to be called from another thread, which hands on how many bytes were taken.
     fn accept_elsewhere(&self, write: Elsewhere) -> std::result::Result<Box<dyn FnOnce() + Send>, Elsewhere> {
@@ -218,6 +228,16 @@ pub trait Subject: Sized {
     }
 }
 
+/// The key of name hashes of a volume on which names collide, or not.
+#[cfg(feature = "breaks")]
+const fn hash_key(collides: bool) -> [u8; 16] {
+    if collides { nenrin_core::breaks::COLLIDING } else { [9; 16] }
+}
+#[cfg(not(feature = "breaks"))]
+const fn hash_key(_: bool) -> [u8; 16] {
+    [9; 16]
+}
+
 /// A lead that was announced is led some turns later, as by another thread.
 fn lead_later(fs: &Fs, announced: bool) {
     if announced && pause() {
@@ -231,7 +251,7 @@ impl Subject for Arc<Fs> {
         Self::mkfs_on(device.clone().into(), clock, segment_blocks)
     }
     fn mkfs_on(drive: Drive, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
-        let (uuid, hash_key, profile) = ([7; 16], [9; 16], drive.profile);
+        let (uuid, hash_key, profile) = ([7; 16], hash_key(drive.collides), drive.profile);
         let options = MkfsOptions { segment_blocks, uuid, hash_key, profile, ..MkfsOptions::default() };
         let members = Members { changes: drive.changes, ..Members::new(drive.members.len() as u8, profile) };
         nenrin_core::mkfs_on(&drive.members[..members.first()], clock, &options)
@@ -264,6 +284,7 @@ impl Subject for Arc<Fs> {
             ("writes told later", c.writes_told_later),
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
+            ("index nodes above inner ones", c.upper_nodes),
             ("blocks written behind", c.data_blocks),
             ("blocks left out so that runs begin at units", c.left_out_blocks),
             ("partials of the log beside a slow device", c.chain_steps_aside),
@@ -344,6 +365,9 @@ impl Subject for Arc<Fs> {
     fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
         Fs::create(self, parent, name, new)
     }
+    fn create_with(&self, parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr> {
+        Fs::create_with(self, parent, name, new, xattrs)
+    }
     fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
         Fs::tmpfile(self, new)
     }
@@ -378,13 +402,21 @@ impl Subject for Arc<Fs> {
         Fs::write(self, ino, offset, data, uid)
     }
     fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32, told: Done) -> Result<usize> {
-        let accepted = Fs::accept(self, ino, offset, data, uid.into())?;
+        let accepted = if Self::gives_away(offset, data.len()) {
+            Fs::accept_buf(self, ino, offset, AlignedBuf::padded(data), uid.into())?
+        } else {
+            Fs::accept(self, ino, offset, data, uid.into())?
+        };
         if accepted.is_told_later {
             self.tell_later(ino, told);
         } else {
             told(Ok(()));
         }
         Ok(accepted.bytes)
+    }
+    fn gives_away(offset: u64, bytes: usize) -> bool {
+        // The front end does where that gains something; who links the library may, or not.
+        Fs::takes_buf(offset, bytes) && (offset as usize + bytes) / PAGE_BYTES % 4 > 0
     }
     fn accept_elsewhere(&self, write: Elsewhere) -> std::result::Result<Box<dyn FnOnce() + Send>, Elsewhere> {
         let (fs, Elsewhere { ino, offset, data, taken, told }) = (Self::clone(self), write);

@@ -6,6 +6,7 @@
 //! holes fit the bytes.
 
 use crate::content::{self, Content, PAGE_BYTES};
+use crate::flip::is_report;
 use crate::subject::Subject;
 use crate::tree::{Inode, Tree, attr_hash, entry_hash, target_hash, xattr_hash};
 use nenrin_core::{At, Attr, DirEntry, Error, FileKind, Seek};
@@ -42,6 +43,9 @@ pub struct Found {
     pub parts: BTreeMap<u64, Part>,
     /// Of a past state: inodes of which it says that they, or what belongs to them, are not known.
     pub unknown: BTreeSet<u64>,
+    /// Regular files of which something is said to be damaged, and what is said, where that is borne.
+    pub damaged: BTreeMap<u64, String>,
+    bears_damage: bool,
 }
 
 /// What belongs to one inode.
@@ -83,8 +87,19 @@ fn missed(at: At, e: &Error, what: impl FnOnce() -> String) -> Missed {
 ///
 /// # Errors
 /// A sentence about the first thing that is wrong.
-pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<Found, String> {
-    let mut found = Found::default();
+pub fn walk<S: Subject>(fs: &S, at: At, keep: Option<&mut Tree>) -> Result<Found, String> {
+    walk_into(fs, at, keep, Found::default())
+}
+
+/// [`walk`] over files whose content is said to be damaged.
+///
+/// # Errors
+/// A sentence about the first other thing that is wrong.
+pub fn walk_past_damage<S: Subject>(fs: &S, at: At) -> Result<Found, String> {
+    walk_into(fs, at, None, Found { bears_damage: true, ..Found::default() })
+}
+
+fn walk_into<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>, mut found: Found) -> Result<Found, String> {
     let mut seen = BTreeSet::new();
     let root = fs.getattr(at, Ino::ROOT).map_err(|e| format!("the root directory: {e}"))?;
     let mut root_inode = Inode::new(root);
@@ -242,7 +257,13 @@ fn common<S: Subject>(
             if at != At::Live {
                 fs.read(at, ino, 0, 1).map_err(|e| missed(&e, "content".to_owned()))?;
             }
-            let fingerprint = read_file(fs, at, ino, attr.size, kept)?;
+            let fingerprint = match read_file(fs, at, ino, attr.size, kept) {
+                Err(e) if found.bears_damage && is_report(&e) => {
+                    found.damaged.insert(ino.0, e);
+                    return Ok(());
+                }
+                read => read?,
+            };
             found.files.push(FoundFile { ino: ino.0, fingerprint, mtime: attr.mtime, ctime: attr.ctime });
         }
         _ => {}

@@ -21,7 +21,8 @@ pub(crate) struct Wrong<S> {
 
 /// The same settings without other clients and remounts, and on devices with which nothing else happens.
 pub(crate) fn alone(config: &Config) -> Config {
-    let members = Members::new(config.members.count, config.members.profile);
+    let Members { count, profile, collides, .. } = config.members;
+    let members = Members { collides, ..Members::new(count, profile) };
     Config { remounts: false, clients: false, members, ..config.clone() }
 }
 

@@ -5,6 +5,8 @@
 //!    column of a row (one block of each unit, and that of the parity) any one may be unreadable.
 //! 2. Nothing is written over what cannot be computed: such a column stays as it is.
 //! 3. The parity of a row is mended while nobody writes to it.
+//! 4. Where parity is right in all that is known of a row, the row was full, and it is right in the rest, too: a mount does not make it
+//!    anew there of what may be rotten.
 
 use super::layout::{Place, Row};
 use super::requests::{Patience, bytes};
@@ -16,7 +18,7 @@ use nenrin_device::{AlignedBuf, DeviceError, Op, Pending, Ticket};
 use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// So many units of a row log, one behind the other, that give nothing at all: then nobody asks for the rest.
@@ -48,8 +50,8 @@ struct Settling(Vec<Patience>);
 enum Anew<'a> {
     /// Nobody needs what is in it but for what is known of it, or its parity is right.
     Settling(&'a Settling),
-    /// What recovery accepted was written anew.
-    Accepted,
+    /// What recovery accepted was written anew, in these columns.
+    Accepted(&'a BTreeSet<u32>),
     /// All that anybody needs in it was verified, and is right where it lies.
     Mending,
 }
@@ -63,8 +65,17 @@ impl<'a> Anew<'a> {
     fn writes_rebuilt(self) -> bool {
         match self {
             Self::Settling(_) => !broken(Break::RowsUnwritten),
-            Self::Accepted => false,
+            Self::Accepted(_) => false,
             Self::Mending => !broken(Break::UnreadLeft),
+        }
+    }
+
+    /// The columns of which something is known, beside those that the row log knows something of; all, where everything was verified.
+    fn known(self) -> Option<BTreeSet<u32>> {
+        match self {
+            Self::Settling(_) => Some(BTreeSet::new()),
+            Self::Accepted(columns) => Some(columns.clone()),
+            Self::Mending => None,
         }
     }
 
@@ -214,8 +225,9 @@ impl Devices {
             let torn = unit.torn.iter().filter(|b| !(lost(**b) && broken(Break::TornLeft)));
             puts.extend(torn.chain(rebuilt).map(|b| put_block(*place, &unit.data, *b)));
         }
-        let parity = xor(units.iter().map(|u| &u.data[..]));
+        let mut parity = xor(units.iter().map(|u| &u.data[..]));
         if let Some((is, unread)) = there {
+            self.keep_unknown(row, anew, &mut parity, (&is, &unread));
             let unlike = |b: &u32| always || unread.contains(b) || is[block_bytes(*b)] != parity[block_bytes(*b)];
             let wrong: Vec<u32> = (0..UNIT_BLOCKS).filter(unlike).collect();
             if !wrong.is_empty() && !(0..UNIT_BLOCKS).any(lost) {
@@ -227,6 +239,19 @@ impl Devices {
         let written = puts.iter().map(|p| (p.data.len() / BLOCK_BYTES) as u32).sum();
         self.put_and_wait(&roster, puts)?;
         Ok(written)
+    }
+
+    /// Invariant 4: what the parity will be is what it `is`, in columns of which nothing is known.
+    fn keep_unknown(&self, row: &Row, anew: Anew<'_>, parity: &mut AlignedBuf, (is, unread): (&AlignedBuf, &[u32])) {
+        let Some(mut known) = anew.known().filter(|_| !broken(Break::ParityOfUnknown)) else { return };
+        known.extend(self.rows.lock().copies_of((row.segment, row.number)).iter().map(|(_, block, _)| *block));
+        let is_right = |b: &u32| !unread.contains(b) && is[block_bytes(*b)] == parity[block_bytes(*b)];
+        if !known.iter().all(is_right) {
+            return;
+        }
+        for block in (0..UNIT_BLOCKS).filter(|b| !known.contains(b) && !unread.contains(b)) {
+            parity[block_bytes(block)].copy_from_slice(&is[block_bytes(block)]);
+        }
     }
 
     /// Columns of which something is known that lies nowhere in its place, and of which something else is lost: the row log lets go of the
@@ -284,9 +309,13 @@ impl Devices {
     /// Device errors.
     pub fn parity_of(&self, places: &[(Addr, u32)]) -> Result<u64, DeviceError> {
         let layout = self.layout();
-        let rows = places.iter().flat_map(|(addr, blocks)| layout.rows(*addr, *blocks));
-        let rows: BTreeMap<RowId, Row> = rows.map(|(row, ..)| ((row.segment, row.number), row)).collect();
-        rows.values().try_fold(0, |n, row| Ok(n + u64::from(self.parity_anew(row, Anew::Accepted)?)))
+        let mut rows: BTreeMap<RowId, (Row, BTreeSet<u32>)> = BTreeMap::new();
+        for (row, within, _, count) in places.iter().flat_map(|(addr, blocks)| layout.rows(*addr, *blocks)) {
+            let (_, columns) = rows.entry((row.segment, row.number)).or_insert_with(|| (row, BTreeSet::new()));
+            columns.extend((within..within + count).map(|block| block % UNIT_BLOCKS));
+        }
+        let anew = |row, columns| self.parity_anew(row, Anew::Accepted(columns));
+        rows.values().try_fold(0, |n, (row, columns)| Ok(n + u64::from(anew(row, columns)?)))
     }
 
     /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a

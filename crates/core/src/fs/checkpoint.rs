@@ -399,6 +399,7 @@ impl Fs {
     ) -> Result<[Addr; 2]> {
         let mut inner = self.lock();
         inner.counters.nodes += 1;
+        inner.counters.upper_nodes += u64::from(level > 1);
         inner.frozen_nodes = inner.frozen_nodes.saturating_sub(1);
         let mut out = [Addr::NONE; 2];
         for (copy, addr) in out.iter_mut().enumerate() {

@@ -119,6 +119,8 @@ pub struct Counters {
     pub chain_steps_aside: u64,
     /// Index nodes written, each counted once although there are two copies.
     pub nodes: u64,
+    /// Of these, nodes that have inner nodes below them.
+    pub upper_nodes: u64,
     /// Flushes asked for.
     pub flushes: u64,
     /// Index checkpoints.

@@ -11,9 +11,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nenrin_format::NODE_BYTES;
 use nenrin_format::node::{NodePtr, TreeId};
 
-use super::node::{Expect, Node};
+use super::node::{Expect, Fill, Node};
 use crate::Result;
 
 /// Reads nodes from the device.
@@ -47,6 +48,7 @@ pub struct NodeCache {
     shards: Box<[Mutex<Shard>]>,
     /// A node could not be read, or was damaged.
     met_damage: AtomicBool,
+    fill: Fill,
 }
 
 /// Addresses are multiples of a node's blocks: one multiplication spreads them.
@@ -156,7 +158,19 @@ impl NodeCache {
     pub fn new(source: Arc<dyn NodeSource>, bytes_max: usize) -> Self {
         let count = if bytes_max >= 64 << 20 { 16 } else { 1 };
         let shard = || Mutex::new(Shard { bytes_max: bytes_max / count, ..Shard::default() });
-        Self { source, shards: (0..count).map(|_| shard()).collect(), met_damage: AtomicBool::new(false) }
+        let shards = (0..count).map(|_| shard()).collect();
+        Self { source, shards, met_damage: AtomicBool::new(false), fill: Fill::upto(NODE_BYTES) }
+    }
+
+    /// Trees that are changed by way of it get nodes of so many bytes at most, where that many fit.
+    #[must_use]
+    pub fn filling(self, node_bytes_max: usize) -> Self {
+        Self { fill: Fill::upto(node_bytes_max), ..self }
+    }
+
+    /// How full nodes become.
+    pub(super) const fn fill(&self) -> Fill {
+        self.fill
     }
 
     /// What the cache did so far.

@@ -15,8 +15,9 @@ use nenrin_format::key::Key;
 use nenrin_format::node::{INNER_ENTRY_BYTES, NodePtr, TreeId};
 use nenrin_format::packed::entry_bytes;
 
-use super::node::{BYTES_MIN, Body, CAPACITY, Child, Expect, FILLED_BYTES, JOIN_BYTES_MAX, Node, child_index, rebased};
+use super::node::{Body, CAPACITY, Child, Expect, Fill, Node, child_index, rebased};
 use super::{NodeCache, Value};
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 
 /// A node version that is no longer part of the tree.
@@ -92,8 +93,8 @@ struct Inserted {
 
 /// Whether a change took a node below the smallest size. A node made small, for
 /// a run to go on in, is left in peace by all changes but the one that empties it.
-fn became_small(bytes_before: usize, node: &Node) -> bool {
-    bytes_before >= BYTES_MIN && node.bytes < BYTES_MIN
+fn became_small(fill: Fill, bytes_before: usize, node: &Node) -> bool {
+    bytes_before >= fill.bytes_min() && node.bytes < fill.bytes_min()
 }
 
 impl Change<'_> {
@@ -160,6 +161,7 @@ impl Change<'_> {
         value: Value,
         rightmost: bool,
     ) -> Result<Inserted> {
+        let fill = self.cache.fill();
         let node = self.own(child, &expect)?;
         let before = node.bytes;
         match &mut node.body {
@@ -186,8 +188,8 @@ impl Change<'_> {
                         (None, Some(i))
                     }
                 };
-                let small = became_small(before, node);
-                Ok(Inserted { replaced, right: node.split(inserted, rightmost), small })
+                let small = became_small(fill, before, node);
+                Ok(Inserted { replaced, right: node.split(inserted, rightmost, fill), small })
             }
             Body::Inner(v) => {
                 if let Some(first) = v.first_mut().filter(|e| key < e.0) {
@@ -204,12 +206,15 @@ impl Change<'_> {
                     let new_at = if self.fill_left(v, i) { i } else { i + 1 };
                     node.bytes = v.len() * INNER_ENTRY_BYTES;
                     node.note_insert(new_at);
-                    right = node.split(Some(new_at), rightmost);
+                    right = node.split(Some(new_at), rightmost, fill);
+                    if node.level > 1 && broken(Break::UpperHalfLost) {
+                        right = None;
+                    }
                 } else if done.small {
                     self.tend(v, i, done.small, &expect);
                     node.bytes = v.len() * INNER_ENTRY_BYTES;
                 }
-                let small = became_small(before, node);
+                let small = became_small(fill, before, node);
                 Ok(Inserted { replaced: done.replaced, right, small })
             }
         }
@@ -229,6 +234,7 @@ impl Change<'_> {
     }
 
     fn remove(&mut self, child: &mut Child, expect: Expect, key: &Key) -> Result<(Option<Value>, bool)> {
+        let fill = self.cache.fill();
         let node = self.own(child, &expect)?;
         let before = node.bytes;
         match &mut node.body {
@@ -240,7 +246,7 @@ impl Change<'_> {
                 if let Some((first, _)) = v.first().filter(|_| i == 0) {
                     node.bytes = rebased(v, &base, first, node.bytes);
                 }
-                Ok((Some(value), became_small(before, node)))
+                Ok((Some(value), became_small(fill, before, node)))
             }
             Body::Inner(v) => {
                 let i = child_index(v, key);
@@ -248,7 +254,7 @@ impl Change<'_> {
                 let (removed, small) = self.remove(&mut v[i].1, below, key)?;
                 self.tend(v, i, small, &expect);
                 node.bytes = v.len() * INNER_ENTRY_BYTES;
-                Ok((removed, became_small(before, node)))
+                Ok((removed, became_small(fill, before, node)))
             }
         }
     }
@@ -286,7 +292,7 @@ impl Change<'_> {
         left.body.append(mem::replace(&mut right.body, Body::Leaf(Vec::new())));
         left.bytes = left.body.bytes();
         left.run = 0;
-        if left.bytes <= JOIN_BYTES_MAX {
+        if left.bytes <= self.cache.fill().join_bytes_max() {
             entries.remove(l + 1);
             self.book.drop_node();
             return;
@@ -305,14 +311,15 @@ impl Change<'_> {
     /// A run that has cut child `i` off behind it leaves a node that grows no
     /// more: what fits goes to the left neighbour. True when the child is gone.
     fn fill_left(&mut self, entries: &mut Vec<(Key, Child)>, i: usize) -> bool {
-        let generation = self.book.generation;
+        let (generation, fill) = (self.book.generation, self.cache.fill());
+        let filled = fill.filled_bytes();
         let [.., (_, Child::Mem(left)), (key, Child::Mem(node))] = &mut entries[..=i] else { return false };
-        if left.generation != generation || !node.ends_a_run() || left.bytes > FILLED_BYTES - BYTES_MIN / 4 {
+        if left.generation != generation || !node.ends_a_run() || left.bytes > filled - fill.bytes_min() / 4 {
             return false;
         }
         let (left, node) = (Arc::make_mut(left), Arc::make_mut(node));
         let Some(base) = left.body.first_key() else { return false };
-        let rest = node.body.split_off(node.body.fitting(&base, FILLED_BYTES - left.bytes));
+        let rest = node.body.split_off(node.body.fitting(&base, filled - left.bytes));
         left.body.append(mem::replace(&mut node.body, rest));
         left.bytes = left.body.bytes();
         node.bytes = node.body.bytes();

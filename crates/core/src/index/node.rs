@@ -22,21 +22,48 @@ use crate::{Error, Result};
 
 /// Bytes that entries of one node may take.
 pub(super) const CAPACITY: usize = NODE_ROOM_BYTES;
-/// A node with fewer bytes than this is joined with a neighbour.
-pub(super) const BYTES_MIN: usize = CAPACITY / 4;
-/// Two neighbours become one node up to this size; above it they share evenly.
-/// The distance to [`CAPACITY`] keeps the next insert from splitting again.
-pub(super) const JOIN_BYTES_MAX: usize = CAPACITY / 4 * 3;
-/// A node that a run fills later is filled up to here.
-pub(super) const FILLED_BYTES: usize = CAPACITY / 16 * 15;
 /// A tree higher than this cannot come from honest inserts.
 pub(super) const LEVEL_MAX: u8 = 32;
 /// Inserts, each right behind the one before, after which a node counts as having a run.
 const RUN_MIN: u16 = 8;
 /// Longer runs are no surer.
 const RUN_MAX: u16 = 64;
-/// A run takes entries that follow it along from node to node up to this size.
-const CARRIED_BYTES_MAX: usize = CAPACITY / 16;
+/// Entries from which on a node is split that is larger than wanted, and would fit.
+const SPLIT_ENTRIES_MIN: usize = 4;
+
+/// How full nodes become: [`CAPACITY`], or less where trees are to be deep although they hold little.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fill {
+    bytes_max: usize,
+}
+
+impl Fill {
+    /// Up to so many bytes, as far as they fit.
+    pub fn upto(bytes_max: usize) -> Self {
+        Self { bytes_max: bytes_max.min(CAPACITY) }
+    }
+    /// A node with fewer bytes than this is joined with a neighbour.
+    pub const fn bytes_min(self) -> usize {
+        self.bytes_max / 4
+    }
+    /// Two neighbours become one node up to this size; above it they share evenly.
+    /// The distance to what fits keeps the next insert from splitting again.
+    pub const fn join_bytes_max(self) -> usize {
+        self.bytes_max / 4 * 3
+    }
+    /// A node that a run fills later is filled up to here.
+    pub const fn filled_bytes(self) -> usize {
+        self.bytes_max / 16 * 15
+    }
+    /// A run takes entries that follow it along from node to node up to this size.
+    const fn carried_bytes_max(self) -> usize {
+        self.bytes_max / 16
+    }
+    /// Whether a node is to be split.
+    const fn is_over(self, bytes: usize, entries: usize) -> bool {
+        bytes > CAPACITY || bytes > self.bytes_max && entries >= SPLIT_ENTRIES_MIN
+    }
+}
 
 /// How a parent reaches a child.
 #[derive(Clone, Debug)]
@@ -247,11 +274,11 @@ impl Node {
 
     /// Splits off a right neighbour if the node is too large, where
     /// [`Node::run_split`] says or else in halves.
-    pub fn split(&mut self, inserted: Option<usize>, rightmost: bool) -> Option<(Key, Self)> {
-        if self.bytes <= CAPACITY {
+    pub fn split(&mut self, inserted: Option<usize>, rightmost: bool, fill: Fill) -> Option<(Key, Self)> {
+        if !fill.is_over(self.bytes, self.body.len()) {
             return None;
         }
-        let at_run = inserted.and_then(|i| self.run_split(i, rightmost));
+        let at_run = inserted.and_then(|i| self.run_split(i, rightmost, fill)).filter(|at| *at > 0);
         let at = at_run.unwrap_or_else(|| self.body.middle_that_fits());
         let mut right = Self::new(self.tree, self.level, self.generation, self.body.split_off(at));
         // The run goes on at the end of the left node or at the start of the right one.
@@ -271,13 +298,17 @@ impl Node {
     /// what follows out of the way. At the right edge of the tree a single insert
     /// at the end counts as a run. Elsewhere it proves nothing: a descending run
     /// in front of an existing key makes such only, and must not get a node each.
-    fn run_split(&self, i: usize, rightmost: bool) -> Option<usize> {
+    fn run_split(&self, i: usize, rightmost: bool, fill: Fill) -> Option<usize> {
         if self.run < RUN_MIN && !(rightmost && i + 1 == self.body.len()) {
             return None;
         }
         let after: usize = (i + 1..self.body.len()).map(|i| self.body.entry_bytes(i)).sum();
         let upto = self.bytes - after;
-        if after > CARRIED_BYTES_MAX && upto <= CAPACITY { (upto >= BYTES_MIN).then_some(i + 1) } else { Some(i) }
+        if after > fill.carried_bytes_max() && upto <= CAPACITY {
+            (upto >= fill.bytes_min()).then_some(i + 1)
+        } else {
+            Some(i)
+        }
     }
 
     /// Encodes the node; `None` when a child is not on disk yet.

@@ -450,7 +450,8 @@ fn load_state(
     options: &MountOptions,
     spaceless: Option<&Spaceless>,
 ) -> Result<(State, Vec<Ino>)> {
-    let cache = Arc::new(NodeCache::new(storage.clone(), options.cache_bytes));
+    let cache = NodeCache::new(storage.clone(), options.cache_bytes).filling(options.node_bytes_max);
+    let cache = Arc::new(cache);
     let tree =
         |id: TreeId| -> Tree { root.trees.iter().find(|t| t.tree == id).map_or_else(|| Tree::empty(id), Tree::open) };
     let history = |t: &TreeRoot| HistoryTree { tree: Tree::open(t), deaths: t.deaths, sealed: t.sealed };

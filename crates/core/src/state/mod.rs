@@ -36,7 +36,7 @@ pub use sharing::backref_key;
 pub use shed::{SHED_MAX, Sheds};
 pub use versions::{Span, Version};
 
-use crate::breaks::{Break, broken};
+use crate::breaks::{Break, broken, collide};
 use crate::index::{NodeCache, Tree, Value};
 use crate::segments::Segments;
 use crate::{Error, Result};
@@ -329,7 +329,7 @@ impl State {
         let mut h = siphasher::sip::SipHasher13::new_with_key(&self.hash_key);
         h.write_u64(salt);
         h.write(name);
-        let v = h.finish() & 0x7fff_ffff_ffff_ffff & !SLOT_MASK;
+        let v = collide(&self.hash_key, h.finish()) & 0x7fff_ffff_ffff_ffff & !SLOT_MASK;
         v.max(SLOT_MASK + 1)
     }
 

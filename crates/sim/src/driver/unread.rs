@@ -40,28 +40,40 @@ pub fn unread_cuts<S: Subject>(config: &Config, only: Option<Cut>, tally: &mut T
     let config = &Config { barrier: Barrier::Sync, ..alone(config) };
     let recorded = record::<S>(config, false)?;
     tally.workloads += 1;
-    let (first, last) = (recorded.first_cut(), recorded.last_cut());
-    let mut cursor = recorded.history.cursor();
-    let stride = ((last - first) / CUTS).max(1);
-    for at in
-        (first..=last).step_by(stride).map(|at| at + hash::of_words(&[config.seed, at as u64, 9]) as usize % stride)
-    {
-        let at = only.map_or(at.min(last), |cut| cut.at);
-        cursor.advance_to(at);
-        let drawn = choices(config, at as u64, 6, cursor.unflushed());
-        let Some(choice) = drawn.get(at % drawn.len().max(1)) else { continue };
-        let cut = only.unwrap_or(Cut { at, choice: *choice });
-        if let Some(came) = recorded.cut_unread::<S>(cut, &mut cursor, tally)? {
+    recorded.some_cuts(only, (CUTS, 9), |cut, cursor| {
+        if let Some(came) = recorded.cut_unread::<S>(cut, cursor, tally)? {
             *tally.faults.entry(format!("Cut, and not read: {came:?}")).or_default() += 1;
         }
-        if only.is_some() {
-            break;
-        }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 impl Recorded {
+    /// About so many cuts from the first to the last, drawn with this salt; or the one that is asked for.
+    pub(super) fn some_cuts(
+        &self,
+        only: Option<Cut>,
+        (count, salt): (usize, u64),
+        mut each: impl FnMut(Cut, &mut HistoryCursor<'_>) -> Result<(), Box<Failure>>,
+    ) -> Result<(), Box<Failure>> {
+        let (first, last, config) = (self.first_cut(), self.last_cut(), &self.config);
+        let mut cursor = self.history.cursor();
+        if let Some(cut) = only {
+            cursor.advance_to(cut.at);
+            return each(cut, &mut cursor);
+        }
+        let stride = ((last - first) / count).max(1);
+        let jitter = |at: usize| hash::of_words(&[config.seed, at as u64, salt]) as usize % stride;
+        for at in (first..=last).step_by(stride).map(|at| (at + jitter(at)).min(last)) {
+            cursor.advance_to(at);
+            let drawn = choices(config, at as u64, 6, cursor.unflushed());
+            if let Some(choice) = drawn.get(at % drawn.len().max(1)) {
+                each(Cut { at, choice: *choice }, &mut cursor)?;
+            }
+        }
+        Ok(())
+    }
+
     /// One of them; `None` where nothing is under way.
     fn cut_unread<S: Subject>(
         &self,

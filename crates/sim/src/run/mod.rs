@@ -11,6 +11,7 @@
 mod calls;
 mod clients;
 mod compare;
+mod listing;
 mod past;
 mod promises;
 mod room;
@@ -85,6 +86,7 @@ pub struct Run<S> {
     pub activity: BTreeMap<&'static str, u64>,
     /// The last calls, for a failure.
     pub trace: Option<Vec<String>>,
+    listing: Option<listing::Listing>,
 }
 
 type Check = Result<Step, String>;
@@ -171,6 +173,7 @@ impl<S: Subject> Run<S> {
             calls: BTreeMap::new(),
             activity: BTreeMap::new(),
             trace: None,
+            listing: None,
         };
         run.open()?;
         let durable = durable.unwrap_or_else(|| run.disk.cut_points());
@@ -335,6 +338,7 @@ impl<S: Subject> Run<S> {
             None => step?,
         };
         self.judge_refusal(&step, room)?;
+        self.watch_listing()?;
         self.note_promises(op, &step)?;
         self.note_roots(start, alone)?;
         self.note_whole();
@@ -375,6 +379,9 @@ impl<S: Subject> Run<S> {
         let now = self.clock.wall();
         match op {
             Op::Create { .. } | Op::Tmpfile { .. } => self.create(op, start, now),
+            Op::CreateWith { parent, name, mode, xattrs } => {
+                self.create_with((*parent, name), *mode, xattrs, start, now)
+            }
             Op::Link { ino, parent, name } => {
                 let got = self.fs()?.link(Ino(*ino), Ino(*parent), name).map(drop);
                 let open = self.model()?.tree.inode(*ino).is_ok_and(|i| i.uses > 0);
@@ -399,16 +406,14 @@ impl<S: Subject> Run<S> {
             Op::SetXattr { ino, name, value, mode } => {
                 let got = self.fs()?.setxattr(Ino(*ino), name, value, *mode);
                 let step = self.namespace(got, start, &[*ino], |t| t.setxattr(*ino, name, value, *mode, now))?;
-                let grants = [&b"security."[..], b"system.posix_acl_"].iter().any(|prefix| name.starts_with(prefix));
-                if grants && S::CARRIES && matches!(step, Step::Done) {
-                    self.model()?.grant(*ino, start);
-                }
+                self.note_grant(*ino, name, &step, start)?;
                 self.compare_xattr(*ino, name)?;
                 Ok(step)
             }
             Op::RemoveXattr { ino, name } => {
                 let got = self.fs()?.removexattr(Ino(*ino), name);
                 let step = self.namespace(got, start, &[*ino], |t| t.removexattr(*ino, name, now))?;
+                self.note_grant(*ino, name, &step, start)?;
                 self.compare_xattr(*ino, name)?;
                 Ok(step)
             }
@@ -488,6 +493,7 @@ impl<S: Subject> Run<S> {
             }
             Op::Seek { ino, offset } => self.seek(*ino, *offset),
             Op::List { dir } => self.list(*dir),
+            Op::ListOn { dir } => self.list_on(*dir),
             Op::ReadPast { cno } => self.read_past(*cno),
             Op::Remount => self.remount(start),
             Op::Kill => self.kill(),
@@ -565,6 +571,7 @@ impl<S: Subject> Run<S> {
             return Ok(Step::Done);
         }
         self.forget();
+        self.listing = None;
         self.disk.complete_all();
         let k = self.disk.cut_points();
         self.open()?;

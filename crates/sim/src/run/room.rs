@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::ops::Op;
 use crate::subject::Subject;
 use nenrin_core::AllocateMode;
-use nenrin_format::BLOCK_BYTES;
+use nenrin_format::{BLOCK_BYTES, NODE_BYTES};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// What df may tell beyond what there is: what cleaning leaves in segments, what the index takes until it is
@@ -18,6 +18,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const MARGIN_SEGMENTS: u64 = 8;
 /// And where space is reserved: two segments are kept besides, and nothing is cleaned for it before it is refused.
 const RESERVING_SEGMENTS: u64 = MARGIN_SEGMENTS + 2;
+/// So many times as much where nodes are small: as often as such a device is larger than others.
+const WIDE_SHARE: u64 = 6;
 
 /// What a call asks of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,7 @@ fn asks(op: &Op, model: &Model) -> Asks {
     let size = |ino: u64| model.tree.inode(ino).map_or(0, |i| i.content.size());
     match op {
         Op::Create { target, .. } => Asks::Room(2 + target.len() as u64 / BLOCK),
+        Op::CreateWith { .. } => Asks::Room(3),
         Op::Tmpfile { .. } | Op::Link { .. } | Op::Rename { .. } | Op::CheckpointCreate { .. } => Asks::Room(2),
         Op::SetXattr { value, .. } => Asks::Room(2 + value.len() as u64 / BLOCK),
         Op::Write { offset, bytes, .. } => Asks::Room(covering(*offset, *bytes as u64)),
@@ -76,7 +79,9 @@ impl<S: Subject> Run<S> {
         let Some((available, segment_blocks)) = self.fs()?.room() else { return Ok(None) };
         let reserves = matches!(op, Op::Allocate { mode: AllocateMode::Reserve | AllocateMode::ReserveKeepSize, .. });
         let segments = if reserves { RESERVING_SEGMENTS } else { MARGIN_SEGMENTS };
-        let before = Before { asks, available, margin: segments * segment_blocks };
+        // Nodes that hold little take as much room as others until they are written.
+        let nodes = if self.options.node_bytes_max < NODE_BYTES { WIDE_SHARE } else { 1 };
+        let before = Before { asks, available, margin: nodes * segments * segment_blocks };
         let wanted = if let Asks::Room(blocks) = asks { blocks } else { 0 };
         // Of what is available the part that truncations will free which are held back is had by ending that.
         let held = self.model()?.held_blocks();

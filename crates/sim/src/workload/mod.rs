@@ -5,19 +5,22 @@
 //! system has answered so far.
 
 mod pagecache;
+mod shares;
 mod steps;
+mod wide;
 
 use crate::model::Model;
 use crate::ops::Op;
 use crate::prng::Prng;
 use nenrin_core::{FileKind, XattrMode};
-use nenrin_format::Ino;
 use nenrin_format::items::HISTORY_XATTR;
+use nenrin_format::{Ino, NODE_BYTES};
 use pagecache::PageCache;
 use std::collections::VecDeque;
 
+pub use wide::prefill;
+
 const DIRS_MAX: usize = 10;
-const FILES_MAX: usize = 28;
 const OPEN_MAX: usize = 6;
 /// Rules by which checkpoints are kept.
 const RULES: [&str; 5] = ["default", "1m:all 1h:10m forever:1h", "1h:all", "1s:all forever:1d", "forever:all"];
@@ -49,11 +52,13 @@ pub enum Profile {
     Clean,
     /// As `Past`, where much of the volume keeps less history.
     Keep,
+    /// Everything on a volume with hundreds of files, and nodes so small that its index is deep: see [`prefill`].
+    Wide,
 }
 
 impl Profile {
     /// All of them, with how often a random seed chooses each (in 100).
-    pub const ALL: [(Self, u64); 11] = [
+    pub const ALL: [(Self, u64); 12] = [
         (Self::General, 28),
         (Self::Copies, 8),
         (Self::Names, 14),
@@ -66,6 +71,7 @@ impl Profile {
         // Asked for by name, so that older seeds mean what they meant.
         (Self::Clean, 0),
         (Self::Keep, 0),
+        (Self::Wide, 0),
     ];
     /// Name on the command line.
     #[must_use]
@@ -82,6 +88,7 @@ impl Profile {
             Self::TreeFsync => "tree-fsync",
             Self::Clean => "clean",
             Self::Keep => "keep",
+            Self::Wide => "wide",
         }
     }
     /// The profile with this name.
@@ -114,7 +121,26 @@ impl Profile {
             Self::AppendFsync => [1, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 0, 0, 6, 1, 0],
             Self::TreeFsync => [30, 0, 0, 0, 0, 0, 30, 15, 0, 0, 0, 0, 20, 0, 4, 1, 0],
             Self::Clean => [7, 1, 5, 1, 1, 1, 40, 5, 5, 2, 1, 2, 7, 4, 16, 2, 1],
+            Self::Wide => [14, 6, 14, 14, 6, 12, 16, 4, 6, 4, 2, 2, 8, 6, 12, 2, 2],
         }
+    }
+
+    /// How full nodes of the index become in the world of a seed.
+    #[must_use]
+    pub fn node_bytes_max(self, seed: u64) -> usize {
+        let small = [300, 500, 900][Prng::stream(seed, 40).index(3)];
+        if self == Self::Wide { small } else { NODE_BYTES }
+    }
+
+    /// The device it needs, where `usual` bytes are: a node takes as much room as ever, however little it holds.
+    #[must_use]
+    pub const fn device_bytes(self, usual: u64) -> u64 {
+        if matches!(self, Self::Wide) { 6 * usual } else { usual }
+    }
+
+    /// Files at most.
+    const fn files_max(self) -> usize {
+        if matches!(self, Self::Wide) { 400 } else { 28 }
     }
 }
 
@@ -191,6 +217,8 @@ pub struct Workload {
     restores: Option<Prng>,
     /// Who says how much history is kept, drawn apart.
     keeps: Option<Prng>,
+    /// Who shares directories with others, lists them and writes large files, drawn apart.
+    shares: Option<Prng>,
     /// The kind of program.
     pub profile: Profile,
     allow: Allow,
@@ -219,12 +247,14 @@ impl Workload {
         let mut chores = Prng::stream(seed, 11);
         let mut restores = Prng::stream(seed, 14);
         let mut keeps = Prng::stream(seed, 21);
+        let mut shares = Prng::stream(seed, 46);
         let often = if profile == Profile::Keep { 100 } else { 30 };
         Self {
             rng,
             chores: chores.chance(50).then_some(chores),
             restores: restores.chance(40).then_some(restores),
             keeps: keeps.chance(often).then_some(keeps),
+            shares: shares.chance(30).then_some(shares),
             profile,
             allow,
             open: Vec::new(),
@@ -274,7 +304,9 @@ impl Workload {
 
     /// The next call of a program.
     fn draw(&mut self, model: &Model) -> Op {
-        if let Some(op) = self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)) {
+        if let Some(op) =
+            self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)).or_else(|| self.share(model))
+        {
             return op;
         }
         while let Some(l) = self.later.pop_front() {
@@ -394,6 +426,9 @@ impl Workload {
         if self.profile == Profile::Clean && self.rng.below(30) == 0 {
             return Some(Op::Clean);
         }
+        if self.profile == Profile::Wide && self.rng.below(12) == 0 {
+            return self.swath(model);
+        }
         let weights = self.profile.weights();
         let mut at = self.rng.below(weights.iter().sum());
         let mut step = Step::Time;
@@ -447,6 +482,9 @@ impl Workload {
         self.rng.pick(&Self::files(model)).copied()
     }
     fn name(&mut self) -> Vec<u8> {
+        if self.profile == Profile::Wide && self.rng.chance(70) {
+            return wide::name(self.rng.below(400));
+        }
         match self.rng.below(40) {
             0 => vec![b'n'; 255],
             1 => "年輪".as_bytes().to_vec(),

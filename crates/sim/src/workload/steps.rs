@@ -1,6 +1,6 @@
 //! The steps a workload is made of.
 
-use super::{DIRECTORY, DIRS_MAX, FILES_MAX, Later, OPEN_MAX, Profile, REGULAR, Workload};
+use super::{DIRECTORY, DIRS_MAX, Later, OPEN_MAX, Profile, REGULAR, Workload};
 use crate::model::Model;
 use crate::ops::Op;
 use crate::prng::Prng;
@@ -17,7 +17,7 @@ impl Workload {
         let parent = self.dir(model);
         let name = self.name();
         let dirs = Self::dirs(model).len();
-        let many = model.tree.inodes.len() >= FILES_MAX + DIRS_MAX;
+        let many = model.tree.inodes.len() >= self.profile.files_max() + DIRS_MAX;
         let kind = self.rng.below(100);
         let (mode, rdev, target) = match kind {
             0..=21 if dirs < DIRS_MAX => (DIRECTORY | 0o755, 0, Vec::new()),

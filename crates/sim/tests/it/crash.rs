@@ -5,6 +5,7 @@ use nenrin_core::{Barrier, Order};
 use nenrin_sim::cli::Core;
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Plan, Tally, record};
+use nenrin_sim::members::Members;
 use nenrin_sim::workload::Profile;
 
 /// Fewest distinct crash images of random workloads that are recovered and checked here.
@@ -142,4 +143,36 @@ fn cache_writeback_keeps_what_was_synced() {
     assert!(tally.distinct > 1500, "{tally:?}");
     assert!(tally.by_call.get("write_pages").is_some_and(|n| *n > 200), "{:?}", tally.by_call);
     assert!(!tally.by_call.contains_key("write"), "programs do not reach the file system: {:?}", tally.by_call);
+}
+
+/// Nodes so small that the index has three levels and more, and index checkpoints that write those above.
+#[test]
+fn a_deep_index_is_cut_like_any_other() {
+    let plan = Plan { images_max: 60, deep_every: 30, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in 0..6 {
+        let profile = Some(Profile::Wide);
+        cut(&Config { profile, barrier: Barrier::Sync, ..Config::of_seed(seed) }.sized(), &plan, &mut tally);
+    }
+    assert!(tally.distinct > 200, "{tally:?}");
+    assert!(tally.activity.get("index nodes above inner ones").is_some_and(|n| *n > 50), "{:?}", tally.activity);
+}
+
+/// Directories of several people: lists, listings in pieces while others change them, large writes given away; and
+/// where it can be had, names that collide.
+#[test]
+fn what_several_people_share_is_cut_like_any_other() {
+    let plan = Plan { images_max: 60, deep_every: 30, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in 600..640 {
+        let base = Config::of_seed(seed);
+        let members = Members { collides: true, ..Members::default() };
+        let profile = [Profile::Names, Profile::General, Profile::Past][seed as usize % 3];
+        let config = Config { profile: Some(profile), barrier: Barrier::Sync, ..base };
+        cut(&config.on(members), &plan, &mut tally);
+    }
+    for call in ["create_with", "list_on"] {
+        assert!(tally.by_call.get(call).is_some_and(|n| *n > 10), "{call}: {:?}", tally.by_call);
+    }
+    assert!(tally.activity.get("writes of bytes given away").is_some_and(|n| *n > 2), "{:?}", tally.activity);
 }

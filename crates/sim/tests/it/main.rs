@@ -9,6 +9,7 @@ mod forget;
 mod found;
 mod harness;
 mod help;
+mod hurt;
 mod lies;
 mod lives;
 mod mend;
