@@ -120,10 +120,7 @@ fn cleaner(fs: &Fs, usage: &Usage) -> CleanerData {
     let state = match s.victims {
         _ if s.ordering => "puts files in order".to_owned(),
         0 if fs.options().read_only => "rests: the volume is read-only".to_owned(),
-        0 if rest == CleanerRest::EnoughRoom && usage.available_blocks < usage.total_blocks / 100 => {
-            "rests: the little that is available needs no cleaning; more room takes removing something".to_owned()
-        }
-        0 => format!("rests: {}", rest.words()),
+        0 => format!("rests: {}", rest_words(rest, usage)),
         n => format!("empties {n} segments"),
     };
     CleanerData {
@@ -133,6 +130,17 @@ fn cleaner(fs: &Fs, usage: &Usage) -> CleanerData {
         cleaned_segments: s.cleaned_segments,
         moved_bytes: s.moved_blocks * BLOCK_BYTES as u64,
         stuck_segments: s.stuck_segments,
+    }
+}
+
+/// Why the cleaner rests. Enough room is free for what is available, be that nearly nothing.
+fn rest_words(rest: CleanerRest, usage: &Usage) -> &'static str {
+    let is_little = usage.available_blocks < usage.total_blocks / 100;
+    match rest {
+        CleanerRest::EnoughRoom if is_little => {
+            "the little that is available needs no cleaning; removing something makes room"
+        }
+        rest => rest.words(),
     }
 }
 
@@ -751,6 +759,16 @@ pub fn show_segments(list: &[SegmentData]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn enough_room_is_not_said_of_next_to_none() {
+        let words = |available_blocks| {
+            let usage = Usage { total_blocks: 1000, available_blocks, ..Usage::default() };
+            rest_words(CleanerRest::EnoughRoom, &usage)
+        };
+        assert!(words(9).starts_with("the little that is available"));
+        assert_eq!(words(10), CleanerRest::EnoughRoom.words());
+    }
 
     #[test]
     fn that_checkpoints_rest_is_told_with_why_and_until_when() {
