@@ -156,7 +156,7 @@ fn wrong_calls() {
     let place = Place::with_volume();
     nenrin(["check"]).fails(16, &["a device is needed", "usage:"]);
     nenrin(["check", "--frob", "x"]).fails(16, &["unknown option --frob"]);
-    nenrin(["check", "--repair", &place.image()]).fails(16, &["give --yes to repair, or -n"]);
+    assert!(nenrin(["check", "--repair", &place.image()]).ok().contains("nothing to repair"));
     nenrin(["check", "--yes", &place.image()]).fails(16, &["--yes goes with --repair"]);
     nenrin(["check", "/no/such/image"]).fails(8, &["no such file or device"]);
     if can_mount() {

@@ -109,7 +109,7 @@ fn wrong_calls() {
     let dir = place.sub("dir");
     for (args, code, part) in [
         (vec!["checkpoint"], 2, "list, create or delete is needed"),
-        (vec!["checkpoint", "keep"], 2, "unknown subcommand"),
+        (vec!["checkpoint", "keep"], 2, "\"keep\" is not understood"),
         (vec!["checkpoint", "delete"], 2, "delete needs the number of a checkpoint"),
         (vec!["checkpoint", "delete", &dir, "7..3"], 2, "the first is behind the last"),
         (vec!["checkpoint", "delete", &dir, "1"], 1, "not on a nenrin volume"),

@@ -155,7 +155,7 @@ fn it_is_unmounted_where_the_command_runs() {
 fn wrong_calls() {
     let place = Place::new();
     let dir = place.sub("dir");
-    nenrin(["umount"]).fails(2, &["a directory is needed", "usage: nenrin umount DIR"]);
+    nenrin(["umount"]).fails(2, &["a directory is needed", "usage: nenrin umount [--force] DIR"]);
     nenrin(["umount", &dir]).fails(1, &["nothing is mounted here"]);
     nenrin(["umount", "/no/such/dir"]).fails(1, &["/no/such/dir", "No such file"]);
     nenrin(["umount", "/proc"]).fails(1, &["proc is mounted here, not a nenrin volume"]);

@@ -342,8 +342,8 @@ fn check_length(g: &Given, newest: &Superblock) -> Result<()> {
     }
     let (name, there, needed) = (geometry.name, geometry.bytes, blocks.saturating_mul(BLOCK_BYTES as u64));
     Err(Error::Open(format!(
-        "{name} is truncated: the volume needs {needed} bytes, {there} are there; restore its length (of an image file: \
-         truncate -s {needed} {name}), then nenrin check tells what is lost with what was cut off"
+        "{name} is truncated: the volume needs {needed} bytes, {there} are there; restore its length (of a file: \
+         truncate -s {needed} FILE), then nenrin check tells what is lost with what was cut off"
     )))
 }
 
