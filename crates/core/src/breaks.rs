@@ -568,6 +568,10 @@ pub enum Break {
     ShedReaped,
     /// Counting what snapshots keep ends at what cannot be read.
     CountStops,
+    /// Who waits for what snapshots keep counts for all who ask meanwhile.
+    CountsForOthers,
+    /// A search for files with much history that does not go on, since a sweep rests, keeps history from being merged.
+    SurveysStay,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
     LandmarksStop,
 }

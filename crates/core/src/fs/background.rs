@@ -389,7 +389,7 @@ impl Inner {
     }
 
     /// Whether sweeping rests after an error.
-    fn sweep_rests(&self, now: u64) -> bool {
+    pub(super) fn sweep_rests(&self, now: u64) -> bool {
         self.sweep.as_ref().is_some_and(|s| now < s.not_before)
     }
 

@@ -435,7 +435,7 @@ impl Fs {
             chain.mount_id = crate::mounts::identity(state.hash_key, chain.epoch, clock.wall());
         }
         state.note_named();
-        state.past.recount = state.has_snapshots();
+        state.recount_past();
         let inner = Inner {
             state,
             files: ByIno::default(),
