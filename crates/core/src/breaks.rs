@@ -568,6 +568,8 @@ pub enum Break {
     ShedReaped,
     /// Counting what snapshots keep ends at what cannot be read.
     CountStops,
+    /// Within one mount a jump of the clock by less than a day counts as a pause.
+    PausesWithinMounts,
     /// Who waits for what snapshots keep counts for all who ask meanwhile.
     CountsForOthers,
     /// A search for files with much history that does not go on, since a sweep rests, keeps history from being merged.

@@ -153,7 +153,7 @@ impl Fs {
         let coming = now.saturating_sub(inner.last_commit_at) < MARK_NANOS + MARK_WAIT_NANOS
             && inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now + MARK_WAIT_NANOS);
         // Root slots are what a slow device is tried with.
-        let tried = !self.storage.slow().is_empty() && now.saturating_sub(inner.mounted_at) >= TRIED_NANOS;
+        let tried = !self.storage.slow().is_empty() && now.saturating_sub(inner.rooted_at) >= TRIED_NANOS;
         let idle = tried || now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS;
         let idle = idle && inner.window_bytes > 0;
         let mark = !idle

@@ -326,11 +326,10 @@ impl Fs {
 
     /// Writes the superblock, and frees what no usable root needs any more.
     fn publish(&self, mut superblock: Superblock, freeze: &Freeze) -> Result<()> {
-        let now = self.clock.monotonic_nanos();
+        let (now, lease) = (self.clock.monotonic_nanos(), self.clock.lease_nanos());
         let before = {
-            let mut inner = self.lock();
-            superblock.mounted_nanos = inner.superblock.mounted_nanos + now.saturating_sub(inner.mounted_at);
-            inner.mounted_at = now;
+            let inner = self.lock();
+            superblock.mounted_nanos = inner.mounted_nanos(lease);
             superblock.scrubbed = inner.superblock.scrubbed;
             inner.generation()
         };
@@ -355,6 +354,7 @@ impl Fs {
         }
         // What was found meanwhile the next root says.
         inner.superblock = Superblock { scrubbed: inner.superblock.scrubbed, ..superblock };
+        (inner.mounted_from, inner.rooted_at) = (lease, now);
         if self.options.barrier != Barrier::None {
             inner.durable_seq = inner.durable_seq.max(freeze.chain.seq);
         }

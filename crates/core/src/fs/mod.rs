@@ -328,7 +328,9 @@ struct Inner {
     /// When history last had to go because it left the cleaner too little.
     uncrowded_at: Option<u64>,
     changed_since_cut: bool,
-    mounted_at: u64,
+    /// When (by the clock of leases) the superblock said how long the volume had been mounted, and when (monotonic) it was written.
+    mounted_from: u64,
+    rooted_at: u64,
     reaper: background::Reaper,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
@@ -490,7 +492,8 @@ impl Fs {
             write_rate: crowded::WriteRate::default(),
             uncrowded_at: None,
             changed_since_cut: false,
-            mounted_at: now,
+            mounted_from: clock.lease_nanos(),
+            rooted_at: now,
             reaper: background::Reaper::default(),
             sweep: None,
             // What was let go before may not have been swept yet.
