@@ -574,6 +574,14 @@ pub enum Break {
     CountStops,
     /// A state that shows a file that is gone counts as the last of it, also where nothing is known of it there.
     LastSeenUnknown,
+    /// Within one mount a jump of the clock by less than a day counts as a pause.
+    PausesWithinMounts,
+    /// All of the time counts for which the machine is said to have been suspended.
+    SuspendsBelieved,
+    /// Who waits for what snapshots keep counts for all who ask meanwhile.
+    CountsForOthers,
+    /// A search for files with much history that does not go on, since a sweep rests, keeps history from being merged.
+    SurveysStay,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
     LandmarksStop,
 }

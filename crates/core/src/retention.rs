@@ -5,9 +5,9 @@
 //!
 //! Ages come from two clocks. Mounted time never jumps but stands still while
 //! the volume is not mounted; wall time goes on but may jump. So an age is at
-//! least the mounted time since, and of what wall time adds, only pauses of up
-//! to a day are believed before the clock has been consistent for a day of
-//! mounted time: a jump of the clock drops nothing for that long.
+//! least the mounted time since. Of what wall time adds only pauses of up to a
+//! day are believed, and none within one mount, before the clock has been
+//! consistent for a day of mounted time: a jump of the clock drops nothing for that long.
 
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
@@ -17,7 +17,9 @@ use std::fmt;
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+pub(crate) const DAY: u64 = 24 * HOUR;
+/// Clocks go together as long as they are no further apart after a day.
+const DRIFT_MAX: i128 = MINUTE as i128;
 /// Units as written: M and Y are 30 and 365 days.
 const UNITS: [(char, u64); 7] =
     [('s', SECOND), ('m', MINUTE), ('h', HOUR), ('d', DAY), ('w', 7 * DAY), ('M', 30 * DAY), ('Y', 365 * DAY)];
@@ -56,6 +58,8 @@ pub struct Moment {
     pub wall: i64,
     /// Nanoseconds that the volume had been mounted for.
     pub mounted: u64,
+    /// Tells the mount from those before and behind; 0: not known.
+    pub mount: u16,
 }
 
 impl Moment {
@@ -177,17 +181,16 @@ impl Retention {
     /// and so on. Both lists are in the order of their numbers.
     #[must_use]
     pub fn keeps_marks_for(&self, now: Moment, kept: &[Kept], marks: &[Mark]) -> Vec<Option<u64>> {
-        let as_kept = |(cno, moment, _): &Mark| Kept { cno: *cno, moment: *moment, held: false };
-        let mut all: Vec<(Kept, Option<u8>)> = kept.iter().map(|k| (*k, None)).collect();
-        all.extend(marks.iter().map(|m| (as_kept(m), Some(m.2))));
-        all.sort_by_key(|(k, _)| k.cno);
-        let list: Vec<Kept> = all.iter().map(|(k, _)| *k).collect();
-        let left = |age: u64, level: u8| {
-            let upto = self.steps[usize::from(level).min(self.steps.len() - 1)].upto;
-            (upto < u64::MAX).then(|| upto.saturating_sub(age))
+        let (clocks, ages) = (Clocks::of(now, kept), ages(now, kept));
+        let left = |(cno, moment, level): &Mark| {
+            // Between which mounts it was is told by the checkpoints around it.
+            let behind = kept.partition_point(|k| k.cno < *cno);
+            let pauses = clocks.pauses.get(behind).copied().unwrap_or(0);
+            let before = behind.checked_sub(1).map_or(u64::MAX, |before| ages[before]);
+            let upto = self.steps[usize::from(*level).min(self.steps.len() - 1)].upto;
+            (upto < u64::MAX).then(|| upto.saturating_sub(clocks.age(*moment, pauses).min(before)))
         };
-        let ages = ages(now, &list);
-        all.iter().zip(ages).filter_map(|((_, level), age)| level.map(|level| left(age, level))).collect()
+        marks.iter().map(left).collect()
     }
 }
 
@@ -238,24 +241,56 @@ fn show_period(nanos: u64) -> String {
     format!("{}{unit}", nanos / size)
 }
 
+/// What is believed of the clocks.
+struct Clocks {
+    now: Moment,
+    /// What wall time adds has gone together with mounted time for a day of that, but for pauses that are believed.
+    consistent: bool,
+    /// Nanoseconds that the volume was not mounted since each checkpoint, as far as that is believed at once.
+    pauses: Vec<u64>,
+}
+
+impl Clocks {
+    fn of(now: Moment, kept: &[Kept]) -> Self {
+        let mut pauses = vec![0; kept.len()];
+        let (mut later, mut sum) = (now, 0u64);
+        for (k, pauses) in kept.iter().zip(&mut pauses).rev() {
+            let m = k.moment;
+            let pause = apart(later, m);
+            // Within a mount there is none: it is the clock that jumps.
+            let within = m.mount > 0 && m.mount == later.mount && !broken(Break::PausesWithinMounts);
+            let believed = !within && (0..=i128::from(DAY)).contains(&pause);
+            let believed = believed || pause > 0 && broken(Break::JumpBelieved);
+            sum = sum.saturating_add(if believed { pause as u64 } else { 0 });
+            *pauses = sum;
+            later = m;
+        }
+        let a_day_ago =
+            kept.iter().zip(&pauses).rev().find(|(k, _)| now.mounted.saturating_sub(k.moment.mounted) >= DAY);
+        let goes_together =
+            |(k, pauses): (&Kept, &u64)| (apart(now, k.moment) - i128::from(*pauses)).abs() <= DRIFT_MAX;
+        Self { now, consistent: a_day_ago.is_some_and(goes_together), pauses }
+    }
+
+    /// How old something of a moment counts as that has seen so much of pauses since.
+    fn age(&self, m: Moment, pauses: u64) -> u64 {
+        let mounted = self.now.mounted.saturating_sub(m.mounted);
+        let by_wall = u64::try_from(i128::from(self.now.wall) - i128::from(m.wall)).unwrap_or(0);
+        let most = if self.consistent { by_wall } else { mounted.saturating_add(pauses) };
+        by_wall.min(most).max(mounted)
+    }
+}
+
+/// By how much more wall time went on than mounted time.
+fn apart(later: Moment, earlier: Moment) -> i128 {
+    let wall = i128::from(later.wall) - i128::from(earlier.wall);
+    wall - i128::from(later.mounted.saturating_sub(earlier.mounted))
+}
+
 /// How old each counts as, in nanoseconds: see the module.
 fn ages(now: Moment, kept: &[Kept]) -> Vec<u64> {
-    let mounted = |m: Moment| now.mounted.saturating_sub(m.mounted);
-    let by_wall = |m: Moment| u64::try_from(i128::from(now.wall) - i128::from(m.wall)).unwrap_or(0);
-    let a_day_ago = kept.iter().rev().find(|k| mounted(k.moment) >= DAY).map(|k| k.moment);
-    let consistent = a_day_ago.is_some_and(|m| by_wall(m) >= mounted(m) && by_wall(m) - mounted(m) <= DAY);
-    let mut ages = vec![0; kept.len()];
-    let (mut later, mut pauses) = (now, 0u64);
-    for (k, age) in kept.iter().zip(&mut ages).rev() {
-        let m = k.moment;
-        let wall = i128::from(later.wall) - i128::from(m.wall);
-        let pause = wall - i128::from(later.mounted.saturating_sub(m.mounted));
-        let believed = (0..=i128::from(DAY)).contains(&pause) || pause > 0 && broken(Break::JumpBelieved);
-        pauses = pauses.saturating_add(if believed { pause as u64 } else { 0 });
-        let most = if consistent { by_wall(m) } else { mounted(m).saturating_add(pauses) };
-        *age = by_wall(m).min(most).max(mounted(m));
-        later = m;
-    }
+    let clocks = Clocks::of(now, kept);
+    let mut ages: Vec<u64> = kept.iter().zip(&clocks.pauses).map(|(k, pauses)| clocks.age(k.moment, *pauses)).collect();
     // None is older than those cut before it, whatever its stamp says.
     let mut oldest = u64::MAX;
     for age in &mut ages {
@@ -274,13 +309,13 @@ mod tests {
     fn kept(moments: impl IntoIterator<Item = (u64, u64)>) -> Vec<Kept> {
         let kept = |(i, (wall, mounted)): (usize, (u64, u64))| Kept {
             cno: Cno(i as u64 + 1),
-            moment: Moment { wall: wall as i64, mounted },
+            moment: Moment { wall: wall as i64, mounted, mount: 1 },
             held: false,
         };
         moments.into_iter().enumerate().map(kept).collect()
     }
     fn now(wall: u64, mounted: u64) -> Moment {
-        Moment { wall: wall as i64, mounted }
+        Moment { wall: wall as i64, mounted, mount: 1 }
     }
     fn left(all: &[Kept], dropped: &[Cno]) -> Vec<Kept> {
         all.iter().filter(|k| !dropped.contains(&k.cno)).copied().collect()
@@ -404,15 +439,65 @@ mod tests {
         assert_eq!(Retention::default().drops(now(start - YEAR + 1000 * SECOND, 1000 * SECOND), &all[..200]), []);
     }
 
+    /// Checkpoints in so many mounts of so many hours, with so many hours between their beginnings.
+    fn in_mounts(mounts: u64, hours: u64, every: u64, start: u64) -> (Vec<Kept>, Moment) {
+        let at = |n: u64, h: u64| (start + n * every * HOUR + h * HOUR, n * hours * HOUR + h * HOUR);
+        let mut all = kept((0..mounts).flat_map(|n| (0..hours).map(move |h| at(n, h))));
+        for (i, k) in all.iter_mut().enumerate() {
+            k.moment.mount = 1 + (i as u64 / hours) as u16;
+        }
+        let (wall, mounted) = at(mounts - 1, hours);
+        (all, Moment { mount: mounts as u16, ..now(wall, mounted) })
+    }
+
     /// A volume that is used for some hours every day ages by days.
     #[test]
     fn pauses_count() {
-        let start = 1000 * DAY;
-        let all =
-            kept((0..40u64).flat_map(|d| (0..8).map(move |h| (start + d * DAY + h * HOUR, d * 8 * HOUR + h * HOUR))));
-        let at = now(start + 40 * DAY, 40 * 8 * HOUR);
+        let (all, at) = in_mounts(40, 8, 24, 1000 * DAY);
         let rest = left(&all, &Retention::default().drops(at, &all));
         let oldest = at.wall - rest[0].moment.wall;
         assert!((29 * DAY..=31 * DAY).contains(&(oldest as u64)), "{}", oldest as u64 / DAY);
+    }
+
+    /// A pause of several days counts when the volume was used for a day after it, also where it is mounted for hours only.
+    #[test]
+    fn a_long_pause_counts_after_a_day_of_use() {
+        let day_of = |pause: u64, mounts: u64| {
+            let (before, _) = in_mounts(3, 8, 24, 1000 * DAY);
+            let (after, end) = in_mounts(mounts, 8, 24, 1003 * DAY + pause);
+            let later = |m: Moment| Moment { mounted: m.mounted + 24 * HOUR, mount: m.mount + 3, ..m };
+            let after = after.iter().map(|k| Kept { cno: Cno(k.cno.0 + 24), moment: later(k.moment), ..*k });
+            let all: Vec<Kept> = before.iter().copied().chain(after).collect();
+            let at = later(end);
+            ages(at, &all)[0] / DAY
+        };
+        assert_eq!(day_of(10 * DAY, 1), 2, "not at once");
+        assert_eq!(day_of(10 * DAY, 4), 16, "after a day of use");
+    }
+
+    /// Nor does one that jumps by less than a day, if only the volume was mounted all the time.
+    #[test]
+    fn a_jump_within_a_mount_is_no_pause() {
+        let rule = Retention::parse("1h:all").unwrap();
+        for (jumps, jump) in [(1, HOUR), (1, 23 * HOUR), (30, 23 * HOUR)] {
+            let start = 1000 * DAY;
+            let cut = |i: u64| (start + i * MINUTE + jump * (i / 2).min(jumps), i * MINUTE);
+            let all = kept((0..=61).map(cut));
+            let (wall, mounted) = cut(61);
+            assert_eq!(rule.drops(now(wall, mounted), &all), [Cno(1)], "{jumps} jumps");
+            // Also when it is mounted anew.
+            let again = Moment { mount: 2, ..now(wall, mounted) };
+            assert_eq!(rule.drops(again, &all), [Cno(1)], "{jumps} jumps");
+            // After long use, too.
+            let long = kept((0..100).map(|h| (start - 100 * HOUR + h * HOUR, h * HOUR)));
+            let shifted = all.iter().map(|k| Kept {
+                cno: Cno(k.cno.0 + 100),
+                moment: Moment { mounted: k.moment.mounted + 100 * HOUR, ..k.moment },
+                ..*k
+            });
+            let long: Vec<Kept> = long.into_iter().chain(shifted).collect();
+            let dropped = rule.drops(now(wall, mounted + 100 * HOUR), &long);
+            assert_eq!(dropped.last(), Some(&Cno(101)), "{jumps} jumps");
+        }
     }
 }

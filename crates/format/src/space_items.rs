@@ -81,7 +81,7 @@ disk_struct! {
         pub wall: I64,
         /// Mounted time of the cut, in nanoseconds.
         pub mounted_nanos: U64,
-        /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`], [`CHECKPOINT_DAILY`].
+        /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`], [`CHECKPOINT_DAILY`]; times [`CHECKPOINT_MOUNT`], the mount that cut it.
         pub flags: U32,
         /// Length of the name.
         pub name_bytes: U16,
@@ -98,6 +98,8 @@ pub const CHECKPOINT_NAMED: u32 = 1;
 pub const CHECKPOINT_ASKED: u32 = 2;
 /// The first of a day.
 pub const CHECKPOINT_DAILY: u32 = 4;
+/// The upper half of the flags tells the mounts apart that cut checkpoints; 0: not known.
+pub const CHECKPOINT_MOUNT: u32 = 1 << 16;
 
 /// A checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,7 +108,7 @@ pub struct Checkpoint {
     pub wall: Time,
     /// Mounted time of the cut, in nanoseconds.
     pub mounted_nanos: u64,
-    /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`], [`CHECKPOINT_DAILY`].
+    /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`], [`CHECKPOINT_DAILY`]; times [`CHECKPOINT_MOUNT`], the mount that cut it.
     pub flags: u32,
     /// Name of a snapshot; empty for an unnamed checkpoint.
     pub name: Vec<u8>,
@@ -124,6 +126,11 @@ impl Checkpoint {
     #[must_use]
     pub const fn is_daily(&self) -> bool {
         self.flags & CHECKPOINT_DAILY != 0
+    }
+    /// Tells the mount that cut it from those before and behind; 0: not known.
+    #[must_use]
+    pub const fn mount(&self) -> u16 {
+        (self.flags / CHECKPOINT_MOUNT) as u16
     }
     /// To bytes.
     #[must_use]

@@ -216,6 +216,7 @@ fn constants() -> Vec<(&'static str, String)> {
         CHECKPOINT_NAMED,
         CHECKPOINT_ASKED,
         CHECKPOINT_DAILY,
+        CHECKPOINT_MOUNT,
         LOGICAL_BEGIN,
         LOGICAL_END,
         DATA_FLUSHED,

@@ -122,6 +122,7 @@ impl Fs {
             return Ok(());
         }
         inner.reap_writes();
+        inner.suspended.note(&*self.clock);
         inner.note_written(now);
         inner.note_less_history();
         self.log_old_accesses(&mut inner, now)?;
@@ -389,7 +390,7 @@ impl Inner {
     }
 
     /// Whether sweeping rests after an error.
-    fn sweep_rests(&self, now: u64) -> bool {
+    pub(super) fn sweep_rests(&self, now: u64) -> bool {
         self.sweep.as_ref().is_some_and(|s| now < s.not_before)
     }
 

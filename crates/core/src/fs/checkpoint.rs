@@ -327,10 +327,10 @@ impl Fs {
     /// Writes the superblock, and frees what no usable root needs any more.
     fn publish(&self, mut superblock: Superblock, freeze: &Freeze) -> Result<()> {
         let now = self.clock.monotonic_nanos();
-        let before = {
+        let (before, suspended) = {
             let mut inner = self.lock();
-            superblock.mounted_nanos = inner.superblock.mounted_nanos + now.saturating_sub(inner.mounted_at);
-            inner.mounted_at = now;
+            let suspended = inner.suspended.note(&*self.clock);
+            superblock.mounted_nanos = inner.mounted_nanos(now);
             superblock.scrubbed = inner.superblock.scrubbed;
             inner.generation()
         };
@@ -355,6 +355,8 @@ impl Fs {
         }
         // What was found meanwhile the next root says.
         inner.superblock = Superblock { scrubbed: inner.superblock.scrubbed, ..superblock };
+        inner.mounted_at = now;
+        inner.suspended.take_off(suspended);
         if self.options.barrier != Barrier::None {
             inner.durable_seq = inner.durable_seq.max(freeze.chain.seq);
         }

@@ -12,7 +12,7 @@ use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
 use crate::retention::Moment;
 use crate::{Barrier, Error, Order, Result};
 use nenrin_device::AlignedBuf;
-use nenrin_format::items::{CHECKPOINT_DAILY, Extent};
+use nenrin_format::items::{CHECKPOINT_DAILY, CHECKPOINT_MOUNT, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
@@ -419,11 +419,11 @@ impl Inner {
         let cut_cno = match cut {
             Some(cut) => {
                 let cno = self.state.open_cno;
-                let mounted = self.mounted_nanos(fs.clock.monotonic_nanos());
+                let moment = Moment { wall: cut.wall.0, ..self.moment(fs) };
                 let mut bytes = Vec::new();
-                let daily = if self.begins_day(Moment { wall: cut.wall.0, mounted }) { CHECKPOINT_DAILY } else { 0 };
-                let flags = cut.flags | daily;
-                Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: mounted, flags, name: &cut.name }
+                let daily = if self.begins_day(moment) { CHECKPOINT_DAILY } else { 0 };
+                let flags = cut.flags | daily | u32::from(moment.mount) * CHECKPOINT_MOUNT;
+                Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: moment.mounted, flags, name: &cut.name }
                     .encode_into(&mut bytes);
                 queue.push_back(Unit::Late(bytes));
                 Some(cno)

@@ -198,6 +198,10 @@ impl Fs {
         let sweeping = inner.sweeping && !broken(Break::SweepUnseen);
         // What the last one let go comes first; and for want of nodes to spare others make room.
         if inner.sweep_wanted || inner.sweep.is_some() || sweeping || inner.nodes_to_spare(self) == 0 {
+            // While a sweep rests, time and again where a leaf is lost, one that does not go on would keep history from being merged.
+            if inner.sweep_rests(now) && !broken(Break::SurveysStay) {
+                inner.survey = None;
+            }
             return Ok(());
         }
         // What counts as kept by snapshots is left alone, and may be less.

@@ -247,3 +247,31 @@ fn many_checkpoints_go() {
     assert!(fs.checkpoints().is_empty());
     fs.close().unwrap();
 }
+
+/// A leaf of history is lost, so that sweeping rests again and again.
+fn merging_goes_on_beside_a_sweep_that_rests() {
+    let c = Crowded::new();
+    let now = || c.clock.monotonic_nanos();
+    for _ in 0..100 {
+        if c.fs.lock().survey.is_some() {
+            break;
+        }
+        c.uncrowd();
+    }
+    assert!(c.fs.lock().survey.is_some());
+    c.fs.lock().rest_sweep(now());
+    c.fs.uncrowd(now()).unwrap();
+    assert!(!c.fs.lock().merging_rests(), "nothing is merged");
+}
+
+#[test]
+fn a_sweep_that_rests_keeps_nothing_from_being_merged() {
+    merging_goes_on_beside_a_sweep_that_rests();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "nothing is merged")]
+fn surveys_that_stay_are_noticed() {
+    crate::breaks::with(crate::breaks::Break::SurveysStay, merging_goes_on_beside_a_sweep_that_rests);
+}

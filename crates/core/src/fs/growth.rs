@@ -229,7 +229,7 @@ impl Fs {
         if uncounted && !broken(Break::GrowthCountsNothing) {
             drop(inner);
             tried.counting = true;
-            while self.count_named_or_rest(now) {}
+            self.count_what_was_asked(&mut || Ok(self.count_named_or_rest(now)))?;
             return Ok(true);
         }
         // What is written over while there are snapshots, or shares its blocks, counts twice until then; what goes from within a file

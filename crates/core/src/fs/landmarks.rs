@@ -65,10 +65,9 @@ impl Fs {
     /// All landmarks, in the order of their checkpoints.
     #[must_use]
     pub fn landmarks(&self) -> Vec<LandmarkInfo> {
-        let now = self.clock.monotonic_nanos();
         let inner = self.lock();
         let kept = inner.kept(|_, is_named| is_named);
-        let moment = Moment { wall: self.clock.wall().0, mounted: inner.mounted_nanos(now) };
+        let moment = inner.moment(self);
         let marks = inner.marks();
         let left = match inner.retention() {
             Some(rule) => rule.keeps_marks_for(moment, &kept, &marks),
@@ -167,7 +166,7 @@ impl Inner {
     /// The landmarks as the rule wants to have them.
     fn marks(&self) -> Vec<Mark> {
         let mark = |((cno, _), l): (&(Cno, u32), &Landmark)| {
-            (*cno, Moment { wall: l.wall.0, mounted: l.mounted_nanos }, l.level)
+            (*cno, Moment { wall: l.wall.0, mounted: l.mounted_nanos, mount: 0 }, l.level)
         };
         self.state.landmarks.iter().map(mark).collect()
     }

@@ -103,7 +103,7 @@ impl Fs {
 
 impl Inner {
     /// Whether somebody walks over history who must not meet anything twice, or takes it out for good.
-    fn merging_rests(&self) -> bool {
+    pub(super) fn merging_rests(&self) -> bool {
         let counts = self.counting_history > 0 || self.named_count.is_some() || self.survey.is_some();
         counts || !self.state.forgetting.is_empty()
     }

@@ -330,7 +330,9 @@ struct Inner {
     /// When history last had to go because it left the cleaner too little.
     uncrowded_at: Option<u64>,
     changed_since_cut: bool,
+    /// When the superblock said how long the volume had been mounted, and for how long the machine was suspended since.
     mounted_at: u64,
+    suspended: retain::Suspended,
     reaper: background::Reaper,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
@@ -439,7 +441,7 @@ impl Fs {
             chain.mount_id = crate::mounts::identity(state.hash_key, chain.epoch, clock.wall());
         }
         state.note_named();
-        state.past.recount = state.has_snapshots();
+        state.recount_past();
         let inner = Inner {
             state,
             files: ByIno::default(),
@@ -495,6 +497,7 @@ impl Fs {
             uncrowded_at: None,
             changed_since_cut: false,
             mounted_at: now,
+            suspended: retain::Suspended::new(&*clock),
             reaper: background::Reaper::default(),
             sweep: None,
             // What was let go before may not have been swept yet.

@@ -2,9 +2,10 @@
 
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::retention::{Kept, Moment, Retention};
-use crate::{Error, Result};
+use crate::retention::{DAY, Kept, Moment, Retention};
+use crate::{Clock, Error, Result};
 use nenrin_format::Cno;
+use nenrin_format::items::Checkpoint;
 use nenrin_format::records::Record;
 
 /// How often the rule is applied. Sweeping what only thinned checkpoints saw
@@ -16,6 +17,8 @@ const FIRST_THIN_NANOS: u64 = 60_000_000_000;
 const LAST_CNOS_MAX: usize = CNOS_MAX;
 /// with so many items of history, which are looked through for landmarks.
 const LAST_ITEMS_MAX: u64 = 100_000;
+/// So many mounts are told apart.
+const MOUNTS: u64 = u16::MAX as u64;
 /// Checkpoints let go by one record.
 const CNOS_MAX: usize = 512;
 
@@ -33,18 +36,15 @@ impl Inner {
 
     /// The kept checkpoints, and for which the rule does not count.
     pub(super) fn kept(&self, is_held: impl Fn(&Cno, bool) -> bool) -> Vec<Kept> {
-        let kept = |(cno, c): (&Cno, &nenrin_format::items::Checkpoint)| Kept {
-            cno: *cno,
-            moment: Moment { wall: c.wall.0, mounted: c.mounted_nanos },
-            held: is_held(cno, c.is_named()),
-        };
+        let kept =
+            |(cno, c): (&Cno, &Checkpoint)| Kept { cno: *cno, moment: moment_of(c), held: is_held(cno, c.is_named()) };
         self.state.kept.iter().map(kept).collect()
     }
 
     /// Whether a checkpoint of this moment is the first of a day.
     pub(super) fn begins_day(&self, now: Moment) -> bool {
         let last = self.state.kept.values().rev().find(|c| c.is_daily());
-        last.is_none_or(|c| now.begins_day_after(Moment { wall: c.wall.0, mounted: c.mounted_nanos }))
+        last.is_none_or(|c| now.begins_day_after(moment_of(c)))
     }
 
     /// Lets checkpoints go, by records that each fit the log.
@@ -54,10 +54,58 @@ impl Inner {
         records.try_for_each(|record| self.log(&record, now))
     }
 
-    /// Nanoseconds that the volume has been mounted for, over its whole life.
+    /// Nanoseconds that the volume has been mounted for, over its whole life, suspended or not.
     pub(super) fn mounted_nanos(&self, now: u64) -> u64 {
-        self.superblock.mounted_nanos.saturating_add(now.saturating_sub(self.mounted_at))
+        let awake = now.saturating_sub(self.mounted_at);
+        self.superblock.mounted_nanos.saturating_add(awake).saturating_add(self.suspended.counted)
     }
+
+    /// Now.
+    pub(super) fn moment(&self, fs: &Fs) -> Moment {
+        let mount = if fs.options.read_only { 0 } else { (self.chain.epoch.0 % MOUNTS) as u16 + 1 };
+        Moment { wall: fs.clock.wall().0, mounted: self.mounted_nanos(fs.clock.monotonic_nanos()), mount }
+    }
+}
+
+/// For how long the machine was suspended while the volume is mounted. The kernel has that from the machine's battery clock, which anybody
+/// may have set meanwhile: as of other pauses, no more than a day is believed of each.
+pub(super) struct Suspended {
+    /// Since the machine was started.
+    seen: u64,
+    /// Since the superblock said how long the volume had been mounted.
+    counted: u64,
+}
+
+impl Suspended {
+    pub(super) fn new(clock: &dyn Clock) -> Self {
+        Self { seen: suspended_nanos(clock), counted: 0 }
+    }
+
+    /// Counts what there was since the last look, of which there are many between two; what is counted now.
+    pub(super) fn note(&mut self, clock: &dyn Clock) -> u64 {
+        let now = suspended_nanos(clock);
+        let more = now.saturating_sub(self.seen);
+        let believed = if broken(Break::SuspendsBelieved) { more } else { more.min(DAY) };
+        self.counted = self.counted.saturating_add(believed);
+        self.seen = self.seen.max(now);
+        self.counted
+    }
+
+    /// So much of it the superblock says.
+    pub(super) const fn take_off(&mut self, nanos: u64) {
+        self.counted = self.counted.saturating_sub(nanos);
+    }
+}
+
+/// The monotonic time first: what goes by between is counted once, as suspended, in each mount.
+fn suspended_nanos(clock: &dyn Clock) -> u64 {
+    let awake = clock.monotonic_nanos();
+    clock.lease_nanos().saturating_sub(awake)
+}
+
+/// When a checkpoint was cut.
+fn moment_of(c: &Checkpoint) -> Moment {
+    Moment { wall: c.wall.0, mounted: c.mounted_nanos, mount: c.mount() }
 }
 
 impl Fs {
@@ -75,11 +123,10 @@ impl Fs {
     /// may let those without a name go before.
     #[must_use]
     pub fn keeps_for(&self) -> Vec<(Cno, Option<u64>)> {
-        let now = self.clock.monotonic_nanos();
         let inner = self.lock();
         let kept: Vec<Kept> = inner.kept(|_, is_named| is_named);
         let Some(rule) = inner.retention() else { return kept.iter().map(|k| (k.cno, None)).collect() };
-        let moment = Moment { wall: self.clock.wall().0, mounted: inner.mounted_nanos(now) };
+        let moment = inner.moment(self);
         let left = rule.keeps_for(moment, &kept);
         kept.iter().zip(left).map(|(k, left)| (k.cno, left)).collect()
     }
@@ -144,7 +191,7 @@ impl Fs {
         let mut inner = self.lock();
         (inner.thin_at, inner.thinned) = (now.saturating_add(THIN_NANOS), true);
         let Some(rule) = inner.retention() else { return Ok(()) };
-        let moment = Moment { wall: self.clock.wall().0, mounted: inner.mounted_nanos(now) };
+        let moment = inner.moment(self);
         let held = |inner: &Inner, cno: &Cno| inner.held.contains_key(cno);
         let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
         drop(inner);

@@ -26,8 +26,9 @@ pub struct KnownPast {
     /// It is to be counted anew, while what is known is good enough: the first snapshot was made, files were forgotten, or the
     /// volume was mounted.
     pub recount: bool,
-    /// How often that was asked for.
+    /// How often that was asked for, and how often when the last count that was done began.
     asked: u64,
+    answered: u64,
     /// How often blocks were added that perhaps no snapshot keeps, and how often when it was counted last.
     doubts: [u64; 2],
     /// Changes with each count that is done, and when what is counted is no longer what it was.
@@ -48,8 +49,14 @@ impl KnownPast {
         self.add_since(before, found);
         // What asked for another one meanwhile may not have been seen.
         (self.counted, self.recount) = (true, self.asked != before.asked);
+        self.answered = before.asked;
         self.doubts[1] = before.doubts[0];
         self.epoch += 1;
+    }
+
+    /// Whether what had been asked for `then` is counted, or is for others to count, who have changed names since.
+    pub fn answers(&self, then: &Self) -> bool {
+        if self.counted { self.answered >= then.asked } else { self.epoch != then.epoch }
     }
 
     /// Blocks were added that perhaps no snapshot keeps, and that may have gone since: whoever would be refused because of them

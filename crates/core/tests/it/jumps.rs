@@ -18,6 +18,7 @@ const DAY: i64 = 24 * HOUR as i64;
 struct Settable {
     nanos: AtomicU64,
     off: AtomicI64,
+    suspended: AtomicU64,
 }
 
 impl Clock for Settable {
@@ -26,6 +27,9 @@ impl Clock for Settable {
     }
     fn monotonic_nanos(&self) -> u64 {
         self.nanos.load(Ordering::Relaxed)
+    }
+    fn lease_nanos(&self) -> u64 {
+        self.monotonic_nanos() + self.suspended.load(Ordering::Relaxed)
     }
 }
 
@@ -36,38 +40,130 @@ enum When {
     Between,
 }
 
-/// The checkpoints kept after each hour from the jump on.
-fn kept(when: When, jump: i64) -> Vec<Vec<Cno>> {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-    let clock = Arc::new(Settable::default());
-    let shared: Arc<dyn Clock> = clock.clone();
-    mkfs(&device, &shared, &MkfsOptions::default()).unwrap();
-    let options = MountOptions { checkpoint_nanos: 100 * SECOND, ..MountOptions::default() };
-    let open = || Fs::open(vec![device.clone()], shared.clone(), options.clone()).unwrap();
-    let mut fs = open();
-    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
-    let work = |fs: &Fs, minutes: u64| {
+/// A volume, its clock, and who works on it for so many minutes.
+struct World {
+    device: Arc<dyn BlockDevice>,
+    clock: Arc<Settable>,
+}
+
+impl World {
+    fn new() -> Self {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        let this = Self { device, clock: Arc::default() };
+        let shared: Arc<dyn Clock> = this.clock.clone();
+        mkfs(&this.device, &shared, &MkfsOptions::default()).unwrap();
+        this
+    }
+    fn open(&self) -> Arc<Fs> {
+        let options = MountOptions { checkpoint_nanos: 100 * SECOND, ..MountOptions::default() };
+        Fs::open(vec![self.device.clone()], self.clock.clone(), options).unwrap()
+    }
+    fn work(&self, fs: &Fs, f: Ino, minutes: u64) {
         for minute in 0..minutes {
             fs.write(f, 0, &minute.to_le_bytes(), 0).unwrap();
-            clock.nanos.fetch_add(60 * SECOND, Ordering::Relaxed);
+            self.clock.nanos.fetch_add(60 * SECOND, Ordering::Relaxed);
             fs.tick().unwrap();
         }
-    };
-    work(&fs, 40 * 60);
+    }
+    fn jump(&self, nanos: i64) {
+        self.clock.off.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+/// The checkpoints kept after each hour from the jump on.
+fn kept(when: When, jump: i64) -> Vec<Vec<Cno>> {
+    let world = World::new();
+    let mut fs = world.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    world.work(&fs, f, 40 * 60);
     if when == When::Mounted {
-        clock.off.fetch_add(jump, Ordering::Relaxed);
+        world.jump(jump);
     }
     fs.close().unwrap();
     if when == When::Between {
-        clock.off.fetch_add(jump, Ordering::Relaxed);
+        world.jump(jump);
     }
-    fs = open();
+    fs = world.open();
     let mut out = Vec::new();
     for _ in 0..23 {
-        work(&fs, 60);
+        world.work(&fs, f, 60);
         out.push(fs.checkpoints().iter().map(|c| c.cno).collect());
     }
     out
+}
+
+/// Within one mount, by less than a day and time and again; at the end it is mounted anew. The last hour stays.
+fn small_jumps_change_nothing() {
+    for (times, jump) in [(1, HOUR), (1, 23 * HOUR), (30, 23 * HOUR)] {
+        let world = World::new();
+        let fs = world.open();
+        let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+        world.work(&fs, f, 40 * 60);
+        let last: Vec<Cno> = fs.checkpoints().iter().rev().take(10).map(|c| c.cno).collect();
+        for _ in 0..times {
+            world.jump(jump as i64);
+            world.work(&fs, f, 10 / times.min(10));
+        }
+        let stays = |fs: &Fs, when: &str| {
+            let left = fs.checkpoints().iter().filter(|c| last.contains(&c.cno)).count();
+            assert!(left == last.len(), "{times} jumps of {} h: {left} of {} left {when}", jump / HOUR, last.len());
+        };
+        stays(&fs, "mounted");
+        fs.close().unwrap();
+        let fs = world.open();
+        world.work(&fs, f, 2);
+        stays(&fs, "mounted anew");
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_by_hours_drops_nothing_that_was_mounted() {
+    small_jumps_change_nothing();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "jumps of")]
+fn a_jump_that_counts_as_a_pause_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::PausesWithinMounts, small_jumps_change_nothing);
+}
+
+/// The machine is suspended for so long, as its battery clock says, while the volume is mounted: how many checkpoints are left of before.
+fn left_after_suspending(nanos: i64) -> usize {
+    let world = World::new();
+    let fs = world.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    world.work(&fs, f, 40 * 60);
+    let before: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    world.jump(nanos);
+    world.clock.suspended.fetch_add(nanos as u64, Ordering::Relaxed);
+    world.work(&fs, f, 30);
+    fs.close().unwrap();
+    let fs = world.open();
+    world.work(&fs, f, 30);
+    fs.checkpoints().iter().filter(|c| before.contains(&c.cno)).count()
+}
+
+/// A night is as long as it was, and a year, for which the battery clock may have been set, is no more than a day.
+fn suspended_for_a_year() {
+    let [still, night, day, year] = [0, 10 * HOUR as i64, DAY, 365 * DAY].map(left_after_suspending);
+    assert!(still > night && night > day && day > 0, "{still}, {night}, {day}");
+    assert!(year == day, "{year} of {day} left after a year");
+}
+
+#[test]
+fn of_a_suspension_a_day_is_believed() {
+    suspended_for_a_year();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "left after a year")]
+fn a_suspension_that_is_believed_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::SuspendsBelieved, suspended_for_a_year);
 }
 
 fn jumps_change_nothing() {
