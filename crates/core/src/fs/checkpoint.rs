@@ -332,7 +332,7 @@ impl Fs {
             let suspended = inner.suspended.note(&*self.clock);
             superblock.mounted_nanos = inner.mounted_nanos(now);
             superblock.scrubbed = inner.superblock.scrubbed;
-            inner.generation()
+            (inner.generation(), suspended)
         };
         if !flushes_roots(self.options.barrier) {
             self.owns_to_write()?;

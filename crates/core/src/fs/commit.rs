@@ -422,7 +422,7 @@ impl Inner {
                 let moment = Moment { wall: cut.wall.0, ..self.moment(fs) };
                 let mut bytes = Vec::new();
                 let daily = if self.begins_day(moment) { CHECKPOINT_DAILY } else { 0 };
-                let flags = cut.flags | daily | u32::from(moment.mount) * CHECKPOINT_MOUNT;
+                let flags = cut.flags | daily | (u32::from(moment.mount) * CHECKPOINT_MOUNT);
                 Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: moment.mounted, flags, name: &cut.name }
                     .encode_into(&mut bytes);
                 queue.push_back(Unit::Late(bytes));
