@@ -574,6 +574,8 @@ pub enum Break {
     CountStops,
     /// A state that shows a file that is gone counts as the last of it, also where nothing is known of it there.
     LastSeenUnknown,
+    /// What goes or is cut off makes leaves of back references dirty that nobody counts.
+    BackReferencesUncounted,
     /// Within one mount a jump of the clock by less than a day counts as a pause.
     PausesWithinMounts,
     /// All of the time counts for which the machine is said to have been suspended.

@@ -259,8 +259,7 @@ impl Fs {
                 left = left.saturating_sub(RECORD_ITEMS);
                 continue;
             }
-            let most = inner.items_to_let_go(self, REAP_ITEMS);
-            match inner.reap_next(most, self.clock.monotonic_nanos())? {
+            match inner.reap_next(self, self.clock.monotonic_nanos())? {
                 0 => return inner.reaper.lost.take().map_or(Ok(()), Err),
                 items => left = left.saturating_sub(items.max(RECORD_ITEMS)),
             }
@@ -293,8 +292,7 @@ impl Fs {
         if inner.let_orphan_left_go(self)? {
             return Ok(Reaped::Some);
         }
-        let most = inner.items_to_let_go(self, REAP_ITEMS);
-        inner.reap_next(most, now)?;
+        inner.reap_next(self, now)?;
         let much = inner.batch.bytes > REAP_RECORD_BYTES_MAX;
         drop(inner);
         if much {
@@ -338,8 +336,8 @@ impl Fs {
 
     /// Sweeps some items of a tree by a record. What cannot be read is passed over.
     pub(super) fn sweep_step(&self, inner: &mut Inner, tree: TreeId, from: Key, max: u32) -> Result<Looked> {
-        let max = inner.items_to_let_go(self, max);
-        let looked = inner.state.sweep_ahead(tree, &from, max);
+        let (max, nodes) = (inner.items_to_let_go(self, max), inner.nodes_to_spare(self));
+        let looked = inner.state.sweep_ahead(tree, &from, max, nodes);
         if looked.items > 0 {
             // Where the tree ends that is all the same.
             inner.log(&Record::Sweep { tree, from, max: looked.items }, self.clock.monotonic_nanos())?;
@@ -453,11 +451,12 @@ impl Inner {
         self.state.next_reap(&|key| self.reaper.rests(key, now))
     }
 
-    /// Reaps at most so many items of what comes first, and can be read; for how many that counts, 0 when there is nothing.
-    fn reap_next(&mut self, most: u32, now: u64) -> Result<u32> {
+    /// Reaps some of what comes first, and can be read; for how many items that counts, 0 when there is nothing.
+    fn reap_next(&mut self, fs: &Fs, now: u64) -> Result<u32> {
         let Some(key) = self.next_to_reap(now)? else { return Ok(0) };
         let (ino, fork) = (Ino(key.off), key.fork);
-        match self.state.reap_ahead(ino, fork, most) {
+        let (most, nodes) = (self.items_to_let_go(fs, REAP_ITEMS), self.nodes_to_spare(fs));
+        match self.state.reap_ahead(ino, fork, most, nodes) {
             Ok(max) => self.log(&Record::ReapStep { ino, fork, max }, now)?,
             // The others first.
             Err(why) => self.reaper.pass_over(key, why, now),

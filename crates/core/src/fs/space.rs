@@ -21,6 +21,7 @@ use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::devices::Avoided;
 use crate::log::index::IndexLog;
+use crate::state::ITEMS_IN_LEAF_MIN;
 use crate::{Error, Result};
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
@@ -46,8 +47,6 @@ const PROMISE_SEGMENTS: u64 = TIDY_SEGMENTS / 2;
 const PROMOTE_SEGMENTS: u64 = 2;
 /// How long it is believed that nothing makes room, while nothing changes.
 pub(super) const EXHAUSTED_NANOS: u64 = 1_000_000_000;
-/// Items that share a leaf when they are next to each other: large ones in leaves hardly filled.
-pub(super) const ITEMS_IN_LEAF_MIN: u64 = 8;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
 /// Rounds without any gain after which segments are cleaned that gain little: the four ways come in turn, and after a gain one is

@@ -443,6 +443,16 @@ impl Tree {
         Ok(count)
     }
 
+    /// Where the leaf ends that changing the item at `key` makes dirty, which names it; none where it is dirty already. The leaf itself
+    /// is not read.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn clean_leaf(&self, cache: &NodeCache, key: &Key) -> Result<Option<Key>> {
+        let (end, dirty) = self.leaf_end(cache, key)?;
+        Ok((!dirty).then(|| end.unwrap_or(Key::last())))
+    }
+
     /// [`Tree::clean_leaves`] where a leaf that cannot be read counts as one.
     pub fn clean_leaves_about<'k>(&self, cache: &NodeCache, keys: impl Iterator<Item = &'k Key>) -> u64 {
         let (mut count, mut last) = (0, None);

@@ -20,31 +20,79 @@ use nenrin_format::items::{Dirent, Extent, HISTORY_XATTR, KeepRule, Reap, XattrP
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::{Addr, Cno, Ino, XATTR_BYTES_MAX};
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 
 /// Leaves of back references that one step may meet, the first item apart: applying it asks their owners, up to one that is live, while
 /// others wait.
 const LEAVES_MAX: u64 = 1024;
+/// Items that share a leaf when they are next to each other: large ones in leaves hardly filled.
+pub const ITEMS_IN_LEAF_MIN: u64 = 8;
+
+/// What an item that goes has to do with back references.
+#[derive(Default)]
+struct BackRefs {
+    /// So many leaves are looked at for other owners.
+    asked: u64,
+    /// Those that come or go.
+    changed: Vec<Key>,
+}
+
+/// What the items of one step have to do with the index.
+struct Step {
+    items: u64,
+    asked: u64,
+    /// Leaves of back references that become dirty, by where they end: what lies next to each other in a file lies anywhere on the
+    /// device, and back references go by that.
+    dirtied: BTreeSet<Key>,
+    /// Nodes that may become dirty, the first item apart.
+    nodes: u64,
+}
+
+impl Step {
+    const fn new(nodes: u64) -> Self {
+        Self { items: 0, asked: 0, dirtied: BTreeSet::new(), nodes }
+    }
+
+    /// Takes one more item, if that is not too much. The first one never is.
+    fn takes(&mut self, state: &State, refs: &BackRefs) -> Result<bool> {
+        let mut more = Vec::new();
+        for key in refs.changed.iter().filter(|_| !broken(Break::BackReferencesUncounted)) {
+            more.extend(state.space.clean_leaf(&state.cache, key)?.filter(|leaf| !self.dirtied.contains(leaf)));
+        }
+        more.dedup();
+        let dirty = (self.dirtied.len() + more.len()) as u64 + self.items / ITEMS_IN_LEAF_MIN;
+        let fits = self.asked + refs.asked <= LEAVES_MAX && (more.is_empty() || dirty <= self.nodes);
+        if self.items > 0 && !fits {
+            return Ok(false);
+        }
+        self.items += 1;
+        self.asked += refs.asked;
+        self.dirtied.extend(more);
+        Ok(true)
+    }
+}
 
 impl State {
-    /// How many items a step of the reaper can take, at most `max`; fewer where very many own what they name.
+    /// How many items a step of the reaper can take, at most `max`; fewer where very many own what they name, or where the back references
+    /// of that would make more than so many nodes dirty.
     ///
     /// # Errors
     /// Not even the first one.
-    pub fn reap_ahead(&self, ino: Ino, fork: u32, max: u32) -> Result<u32> {
+    pub fn reap_ahead(&self, ino: Ino, fork: u32, max: u32, nodes: u64) -> Result<u32> {
         let key = reap_key(ino, fork);
         let found = self.space.get(&self.cache, &key)?.filter(|_| !broken(Break::NotReadAhead));
         let Some(v) = found else { return Ok(max) };
         let reap = Reap::decode(&v).map_err(|why| bad_item(&key, why))?;
         self.reaped_ahead(ino, &reap)?;
         let (items, read) = self.dying(ino, &reap, max as usize);
-        let mut leaves = 0;
+        let mut step = Step::new(nodes);
         for (before, (key, value)) in items.iter().take(max as usize).enumerate() {
-            match self.retire_ahead(key, value, reap.death, reap.rule) {
-                Err(_) if before > 0 => return Ok(before as u32),
-                other => leaves += other?,
-            }
-            if leaves > LEAVES_MAX && before > 0 {
-                return Ok(before as u32);
+            let taken = self.retire_ahead(key, value, reap.death, reap.rule).and_then(|refs| step.takes(self, &refs));
+            match taken {
+                Err(_) | Ok(false) if before > 0 => return Ok(before as u32),
+                Err(why) => return Err(why),
+                Ok(_) => {}
             }
         }
         match read {
@@ -224,22 +272,21 @@ impl State {
         self.live.reach(&self.cache, &Key::new(ino, Kind::Extent, inode.fork, to))
     }
 
-    /// What a sweep of `max` items from `from` on would look at, up to what cannot be read; fewer where very many own what nobody sees.
-    pub fn sweep_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Looked {
+    /// What a sweep of `max` items from `from` on would look at, up to what cannot be read; fewer where very many own what nobody sees, or
+    /// where the back references of that would make more than so many nodes dirty.
+    pub fn sweep_ahead(&self, tree: TreeId, from: &Key, max: u32, nodes: u64) -> Looked {
         let mut looked = self.unseen(tree, from, max);
         if broken(Break::NotReadAhead) {
             return looked;
         }
-        let (mut leaves, mut end) = (0, None);
-        for (n, (at, key, value)) in looked.gone.iter().enumerate() {
-            match self.free_ahead(key, value) {
-                Err(why) => end = Some((*at, key.successor(), Some(why))),
-                Ok(more) if n > 0 && leaves + more > LEAVES_MAX => end = Some((*at, Some(*key), None)),
-                Ok(more) => leaves += more,
-            }
-            if end.is_some() {
-                break;
-            }
+        let (mut step, mut end) = (Step::new(nodes), None);
+        for (at, key, value) in &looked.gone {
+            end = match self.free_ahead(key, value).and_then(|refs| step.takes(self, &refs)) {
+                Err(why) => Some((*at, key.successor(), Some(why))),
+                Ok(false) => Some((*at, Some(*key), None)),
+                Ok(true) => continue,
+            };
+            break;
         }
         if let Some(end) = end {
             (looked.items, looked.go_on, looked.lost) = end;
@@ -248,22 +295,21 @@ impl State {
     }
 
     /// Where a step of forgetting from `from` on would end, and how many items it looks at, at most `max`: 0 where it finds nothing, fewer
-    /// where very many own what it does.
+    /// where very many own what it does, or the back references of that would make more than so many nodes dirty.
     ///
     /// # Errors
     /// What that needs cannot be read.
-    pub fn forget_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Option<Key>, u32)> {
+    pub fn forget_ahead(&self, tree: TreeId, from: &Key, max: u32, nodes: u64) -> Result<(Option<Key>, u32)> {
         let (gone, go_on) = self.forgotten(tree, from, max)?;
-        let mut leaves = 0;
-        for (n, (before, key, value)) in gone.iter().enumerate().filter(|_| !broken(Break::NotReadAhead)) {
-            let more = match is_history(tree) {
+        let mut step = Step::new(nodes);
+        for (before, key, value) in gone.iter().filter(|_| !broken(Break::NotReadAhead)) {
+            let refs = match is_history(tree) {
                 true => self.free_ahead(key, value)?,
                 false => self.retire_ahead(key, value, self.open_cno, KeepRule::default())?,
             };
-            if n > 0 && leaves + more > LEAVES_MAX {
+            if !step.takes(self, &refs)? {
                 return Ok((Some(*key), *before));
             }
-            leaves += more;
         }
         Ok((go_on, if gone.is_empty() { 0 } else { max }))
     }
@@ -322,7 +368,7 @@ impl State {
         let fork = self.need_inode(ino)?.fork;
         self.unshared(ino, fork, from, blocks)?.iter().try_for_each(|(key, e)| {
             self.live.reach(&self.cache, key)?;
-            self.new_owner_ahead(key, e.addr)
+            self.new_owner_ahead(key, e.addr).map(drop)
         })
     }
 
@@ -337,7 +383,7 @@ impl State {
         self.unshared_past(ino, cno, from, blocks)?.iter().try_for_each(|(tree, key, e)| {
             let past = self.history.iter().map(|t| &t.tree).find(|t| t.id() == *tree);
             past.unwrap_or(&self.live).reach(&self.cache, key)?;
-            self.new_owner_ahead(key, e.addr)
+            self.new_owner_ahead(key, e.addr).map(drop)
         })
     }
 
@@ -349,20 +395,20 @@ impl State {
         if broken(Break::NotReadAhead) { Ok(()) } else { self.reach_owners(addr, blocks).map(drop) }
     }
 
-    /// That an item can leave the live tree; how many leaves of back references that meets.
-    fn retire_ahead(&self, key: &Key, old: &Value, death: Cno, rule: KeepRule) -> Result<u64> {
+    /// That an item can leave the live tree; what that has to do with back references.
+    fn retire_ahead(&self, key: &Key, old: &Value, death: Cno, rule: KeepRule) -> Result<BackRefs> {
         let (_, keep, extent) = self.burial(key, old, death, rule)?;
-        let (past, mut leaves) = (key.died(death.0), 0);
+        let (past, mut refs) = (key.died(death.0), BackRefs::default());
         if let Some(e) = extent.filter(Extent::is_shared) {
-            leaves = self.owner_ahead(key, &e)?;
+            refs = self.owner_ahead(key, &e)?;
             if keep.is_some() {
-                self.new_owner_ahead(&past, e.addr)?;
+                refs.changed.push(self.new_owner_ahead(&past, e.addr)?);
             }
         }
         if let Some(newest) = self.history.last().filter(|t| keep.is_some() && !t.sealed) {
             self.place_ahead(&newest.tree, &past)?;
         }
-        Ok(leaves)
+        Ok(refs)
     }
 
     fn place_ahead(&self, tree: &Tree, key: &Key) -> Result<()> {
@@ -373,34 +419,95 @@ impl State {
         }
     }
 
-    /// That an item of history can go; how many leaves of back references that meets.
-    fn free_ahead(&self, key: &Key, value: &Value) -> Result<u64> {
+    /// That an item of history can go; what that has to do with back references.
+    fn free_ahead(&self, key: &Key, value: &Value) -> Result<BackRefs> {
         if key.kind != Kind::Extent {
-            return Ok(0);
+            return Ok(BackRefs::default());
         }
         let e = extent(key, value)?;
-        if e.is_shared() { self.owner_ahead(key, &e) } else { Ok(0) }
+        if e.is_shared() { self.owner_ahead(key, &e) } else { Ok(BackRefs::default()) }
     }
 
-    /// That an owner of shared blocks can go: its back reference, and those of the others. How many leaves they have.
-    fn owner_ahead(&self, owner: &Key, e: &Extent) -> Result<u64> {
-        self.has_backref(owner, e)?;
-        if e.stored_blocks() > 0 { self.reach_owners(e.addr, e.stored_blocks()) } else { Ok(0) }
+    /// That an owner of shared blocks can go: its back reference, and that those of the others can be asked.
+    fn owner_ahead(&self, owner: &Key, e: &Extent) -> Result<BackRefs> {
+        let changed = vec![self.has_backref(owner, e)?];
+        let asked = if e.stored_blocks() > 0 { self.reach_owners(e.addr, e.stored_blocks())? } else { 0 };
+        Ok(BackRefs { asked, changed })
     }
 
-    fn has_backref(&self, owner: &Key, e: &Extent) -> Result<()> {
-        if self.backref(owner, e.addr)?.is_none() {
-            let (off, ino) = (owner.off, owner.ino);
-            return Err(Error::Corrupt(format!("file block {off} of inode {ino} is shared without a back reference")));
+    /// Where the back reference of a shared extent is.
+    fn has_backref(&self, owner: &Key, e: &Extent) -> Result<Key> {
+        match self.backref(owner, e.addr)? {
+            Some((key, _)) => Ok(key),
+            None => {
+                let (off, ino) = (owner.off, owner.ino);
+                Err(Error::Corrupt(format!("file block {off} of inode {ino} is shared without a back reference")))
+            }
+        }
+    }
+
+    /// That an owner of shared blocks can come; where its back reference will be.
+    fn new_owner_ahead(&self, owner: &Key, addr: Addr) -> Result<Key> {
+        match self.find_backref(owner, addr)? {
+            Err(Some(key)) => self.space.reach(&self.cache, &key).map(|()| key),
+            _ => Err(Error::Corrupt(format!("file block {} of inode {} is shared already", owner.off, owner.ino))),
+        }
+    }
+}
+
+impl State {
+    /// Adds the leaves of back references that become dirty when the live extent at `key` goes, as far as they are clean.
+    fn add_dirtied(&self, key: &Key, e: &Extent, dirtied: &mut BTreeSet<Key>) -> Result<()> {
+        if !e.is_shared() || broken(Break::BackReferencesUncounted) {
+            return Ok(());
+        }
+        for owner in [*key, key.died(self.open_cno.0)] {
+            dirtied.extend(self.space.clean_leaf(&self.cache, &self.backref_slots(&owner, e.addr))?);
         }
         Ok(())
     }
 
-    /// That an owner of shared blocks can come.
-    fn new_owner_ahead(&self, owner: &Key, addr: Addr) -> Result<()> {
-        match self.find_backref(owner, addr)? {
-            Err(Some(key)) => self.space.reach(&self.cache, &key),
-            _ => Err(Error::Corrupt(format!("file block {} of inode {} is shared already", owner.off, owner.ino))),
+    /// Leaves of back references that become dirty when the live extents go which begin within these file blocks; not counted on beyond
+    /// `max`.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn leaves_of_owners(&self, ino: Ino, fork: u32, blocks: Range<u64>, max: u64) -> Result<u64> {
+        let Some(last) = blocks.end.checked_sub(1).filter(|last| blocks.start <= *last) else {
+            return Ok(0);
+        };
+        let [first, last] = [blocks.start, last].map(|block| Key::new(ino, Kind::Extent, fork, block));
+        let (mut dirtied, mut bad) = (BTreeSet::new(), None);
+        self.live.scan(&self.cache, &first, &last, &mut |key, value| {
+            let added = extent(key, value).and_then(|e| self.add_dirtied(key, &e, &mut dirtied));
+            bad = added.err();
+            if bad.is_some() || dirtied.len() as u64 > max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        bad.map_or(Ok(dirtied.len() as u64), Err)
+    }
+
+    /// Where the last `max` live extents begin that begin within these file blocks; their end where there are none. Fewer where more than
+    /// so many nodes would become dirty, the first one apart.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn last_extents(&self, ino: Ino, fork: u32, blocks: Range<u64>, max: u32, nodes: u64) -> Result<u64> {
+        let first = Key::new(ino, Kind::Extent, fork, blocks.start);
+        let (mut at, mut dirtied) = (blocks.end, BTreeSet::new());
+        for n in 0..u64::from(max) {
+            if at <= blocks.start {
+                break;
+            }
+            let Some((key, value)) = self.live.prev(&self.cache, &Key { off: at - 1, ..first })? else { break };
+            if key < first {
+                break;
+            }
+            self.add_dirtied(&key, &extent(&key, &value)?, &mut dirtied)?;
+            if n > 0 && !dirtied.is_empty() && dirtied.len() as u64 + n / ITEMS_IN_LEAF_MIN > nodes {
+                break;
+            }
+            at = key.off;
         }
+        Ok(at)
     }
 }

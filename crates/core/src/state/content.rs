@@ -173,22 +173,6 @@ impl State {
         bad.map_or(Ok(blocks), Err)
     }
 
-    /// Where the last `max` live extents begin that begin within these file blocks; their end where there are none.
-    pub fn last_extents(&self, ino: Ino, fork: u32, blocks: Range<u64>, max: u32) -> Result<u64> {
-        let first = Key::new(ino, Kind::Extent, fork, blocks.start);
-        let mut at = blocks.end;
-        for _ in 0..max {
-            if at <= blocks.start {
-                break;
-            }
-            match self.live.prev(&self.cache, &Key { off: at - 1, ..first })? {
-                Some((key, _)) if key >= first => at = key.off,
-                _ => break,
-            }
-        }
-        Ok(at)
-    }
-
     /// File blocks `[from, to)` leave the live tree; what sticks out stays.
     fn cut_extents(&mut self, ino: Ino, inode: &mut Inode, from: u64, to: u64, then: Then) -> Result<()> {
         if inode.blocks == 0 || from >= to && !broken(Break::BelieveNumbers) {

@@ -27,6 +27,7 @@ mod sharing;
 mod shed;
 mod versions;
 
+pub use ahead::ITEMS_IN_LEAF_MIN;
 pub use history::{HistoryTree, Looked};
 pub use keep::KeptFor;
 pub use known::{KnownPast, weight};

@@ -224,7 +224,7 @@ impl Fs {
             let keys = of_tree.chain(old.iter().filter(|_| tree.id() == TreeId::SPACE));
             Ok(sum + tree.clean_leaves(&views.cache, keys)?)
         });
-        let new = owners.len() as u64 / super::super::space::ITEMS_IN_LEAF_MIN + 2;
+        let new = owners.len() as u64 / crate::state::ITEMS_IN_LEAF_MIN + 2;
         Ok(self.unless_old(&views, counted)?.map_or(bound, |leaves: u64| bound.min(leaves + new)))
     }
 

@@ -264,8 +264,8 @@ impl Fs {
     /// Takes some items out of a tree by a record; where to go on.
     fn remove_some(&self, tree: TreeId, from: Key) -> Result<Option<Key>> {
         let mut inner = self.room_to_let_go()?;
-        let max = inner.items_to_let_go(self, STEP_ITEMS);
-        let (end, max) = inner.state.forget_ahead(tree, &from, max)?;
+        let (max, nodes) = (inner.items_to_let_go(self, STEP_ITEMS), inner.nodes_to_spare(self));
+        let (end, max) = inner.state.forget_ahead(tree, &from, max, nodes)?;
         if max > 0 {
             inner.log(&Record::ForgetStep { tree, from, max }, self.clock.monotonic_nanos())?;
         }
