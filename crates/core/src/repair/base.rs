@@ -358,7 +358,7 @@ fn start(
     roll_forward(&mut state, &mut chain, &log.accepted, None, losses)?;
     let first_made = state.next_ino;
     let gap_from = log.damage.is_some().then_some(first_made);
-    let to_equalize = unproven_of(log.accepted.iter().filter(|f| f.header.seq > log.durable_seq))
+    let to_equalize = unproven_of(log.accepted.iter().filter(|f| f.header.seq > log.vouched))
         .into_iter()
         .chain(unproven_of(islands.iter().flatten()))
         .collect();

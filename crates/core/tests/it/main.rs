@@ -45,6 +45,7 @@ mod lost_space;
 mod merging;
 mod mmp;
 mod newer;
+mod older_root;
 mod ordering;
 mod parity;
 mod passed_over;
