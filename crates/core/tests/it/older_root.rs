@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const BLOCK: usize = 4096;
-const FILES: u32 = 4000;
+const FILES: u32 = 3500;
 
 fn name(i: u32) -> Vec<u8> {
     format!("a file with a name of some length {i}").into_bytes()
@@ -32,7 +32,7 @@ fn mounted_after_a_crash() -> (Vec<u8>, Superblock) {
     drop(fs);
     let fs = w.open();
     assert_eq!(fs.recovery_report().damage, None);
-    assert!(fs.counters().nodes > 60, "{}", fs.counters().nodes);
+    assert!(fs.counters().nodes > 45, "{}", fs.counters().nodes);
     let sb = fs.superblock();
     drop(fs);
     (w.device.inner().snapshot(), sb)
@@ -80,11 +80,14 @@ fn cut_without(image: &[u8], unread: &[Range<u64>], what: &str) {
             let image = history.image_at(cut, &CrashChoice::from_seed(seed)).content();
             let after: Arc<dyn BlockDevice> = Arc::new(CrashDisk::from_image(image).without_history());
             let when = format!("{what}, cut {cut}, seed {seed}");
-            let fs = Fs::open(vec![after.clone()], clock.clone(), MountOptions::default()).unwrap();
+            let fs = Fs::open(vec![after.clone()], clock.clone(), MountOptions::default());
+            let fs = fs.unwrap_or_else(|e| panic!("what was there is gone: {when}: {e}"));
             assert_whole(&fs, &when);
-            fs.close().unwrap();
-            let fs = Fs::open(vec![after], clock.clone(), MountOptions::default()).unwrap();
-            assert_whole(&fs, &format!("{when}, and closed"));
+            if cut % 4 == 0 {
+                fs.close().unwrap();
+                let fs = Fs::open(vec![after], clock.clone(), MountOptions::default()).unwrap();
+                assert_whole(&fs, &format!("{when}, and closed"));
+            }
         }
     }
 }
