@@ -39,6 +39,20 @@ fn memory_for_a_believed_size_is_noticed() {
 }
 
 #[test]
+fn believed_counters_are_noticed() {
+    let images = directed::counters_at_their_limits();
+    let all = || images.iter().try_for_each(image::mounts_again);
+    assert_eq!(all(), Ok(()), "without it too");
+    let said = with(Break::CountersBelieved, all).expect_err("it went unnoticed");
+    assert!(said.contains("cannot be mounted any more"), "{said}");
+    for image in [directed::an_epoch_beyond_all(), directed::an_inode_beyond_all()] {
+        let said = with(Break::CountersBelieved, || image::mounts_again(&image)).expect_err("it went unnoticed");
+        assert!(said.contains("cannot be mounted any more"), "{said}");
+    }
+    println!("P8    CountersBelieved   noticed after      {} images: {said}", images.len());
+}
+
+#[test]
 fn reading_without_end_is_noticed() {
     noticed(Break::ReadAgain, &directed::no_leaf_is_right(), "it does not end");
 }
