@@ -458,8 +458,8 @@ pub enum Break {
     LivesByFound,
     /// Where the log names no segment to go on in and a root is lost, it ends.
     UnnamedUnsought,
-    /// A newer root that could not be used stays the newest, while others write where its nodes are.
-    NewerRootLeft,
+    /// A later mount that is known to have gone on is sought only where the log names a segment.
+    GoneOnByName,
     /// Counters of an image are believed, however high they are.
     CountersBelieved,
     /// An item that was born in the future is right in everything else.

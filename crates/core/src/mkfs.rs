@@ -275,7 +275,6 @@ fn empty(
         window_bytes: 0,
         root_pins: VecDeque::new(),
         unproven: Vec::new(),
-        buries: None,
     })
 }
 

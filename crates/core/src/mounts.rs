@@ -9,7 +9,7 @@
 
 use crate::storage::{Probe, SlotState};
 use nenrin_format::superblock::{SLOTS_PER_AREA, Superblock};
-use nenrin_format::{Addr, Epoch, Seq, Time};
+use nenrin_format::{Addr, Epoch, SegmentNo, Seq, Time};
 use std::collections::BTreeSet;
 use std::hash::Hasher;
 
@@ -32,12 +32,15 @@ pub(crate) struct Point {
     pub seq: Seq,
     pub last_addr: Addr,
     pub last_crc: u32,
+    /// Where the log goes on, and the segment after that one.
+    pub chain: (SegmentNo, u32),
+    pub next: Option<SegmentNo>,
 }
 
 impl Point {
     const fn of(root: &Superblock) -> Self {
         let Superblock { uuid, epoch, chain_seq: seq, chain_last: last_addr, chain_crc: last_crc, .. } = *root;
-        Self { uuid, epoch, seq, last_addr, last_crc }
+        Self { uuid, epoch, seq, last_addr, last_crc, chain: root.chain, next: root.chain_next }
     }
 }
 

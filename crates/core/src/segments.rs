@@ -605,22 +605,6 @@ impl Segments {
     }
 }
 
-impl Segments {
-    /// The roots before the next one to be written are copies of that of `generation`: what was emptied since waits as if it had been
-    /// just now.
-    pub fn wait_longer(&mut self, generation: Generation) {
-        let next = self.next_generation.0;
-        for i in self.pending.clone() {
-            self.all.change(i, |s| {
-                if s.item.emptied_generation > generation.0 {
-                    s.item.emptied_generation = next;
-                }
-            });
-            self.changed.insert(i);
-        }
-    }
-}
-
 /// Wiping: which segments may still hold what was forgotten.
 impl Segments {
     /// All of them may.

@@ -24,9 +24,6 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Generation, NODE_BLOCKS, SegmentNo};
 use std::sync::{Arc, mpsc};
 
-/// Roots that recovery may begin with: the newest ones.
-pub(super) const ROOTS_USABLE: u32 = 2;
-
 /// Whether the device is told to flush before and after a superblock is written.
 fn flushes_roots(barrier: Barrier) -> bool {
     match barrier {
@@ -350,7 +347,15 @@ impl Fs {
             self.flush_device()?;
         }
         let mut inner = self.lock();
-        inner.pin_root(&superblock);
+        for (addr, _) in &superblock.root {
+            inner.segments().pin(addr.segment());
+        }
+        inner.root_pins.push_back(superblock.root.map(|(addr, _)| addr.segment()));
+        while inner.root_pins.len() > 2 {
+            for segment in inner.root_pins.pop_front().into_iter().flatten() {
+                inner.segments().unpin(segment);
+            }
+        }
         // What was found meanwhile the next root says.
         inner.superblock = Superblock { scrubbed: inner.superblock.scrubbed, ..superblock };
         if self.options.barrier != Barrier::None {
@@ -364,27 +369,6 @@ impl Fs {
             inner = self.lock();
         }
         inner.segments().promote(before);
-        Ok(())
-    }
-
-    /// The root with which recovery began, of this generation, takes the places of the two newest, which it could not use. They may be read
-    /// again the next time, and what they lead to lies where others are about to write.
-    pub(crate) fn bury_newer_roots(&self, used: Generation) -> Result<()> {
-        let copies = if broken(Break::NewerRootLeft) { 0 } else { ROOTS_USABLE };
-        for _ in 0..copies {
-            let mut superblock = self.lock().superblock.clone();
-            superblock.generation = superblock.generation.next();
-            superblock.clean = false;
-            self.still_owns()?;
-            self.storage.write_slots(&superblock)?;
-            self.flush_device()?;
-            let mut inner = self.lock();
-            inner.pin_root(&superblock);
-            inner.segments().next_generation = superblock.generation.next();
-            inner.superblock = superblock;
-        }
-        // Those are older than they say.
-        self.lock().segments().wait_longer(used);
         Ok(())
     }
 
@@ -489,20 +473,6 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Inner {
-    /// Root partials of the two newest roots stay where they are: this one is the newest now.
-    fn pin_root(&mut self, superblock: &Superblock) {
-        let both = superblock.root.map(|(addr, _)| addr.segment());
-        for segment in both {
-            self.segments().pin(segment);
-        }
-        self.root_pins.push_back(both);
-        while self.root_pins.len() > ROOTS_USABLE as usize {
-            for segment in self.root_pins.pop_front().into_iter().flatten() {
-                self.segments().unpin(segment);
-            }
-        }
-    }
-
     fn is_snapshot(&self, cno: Cno) -> bool {
         self.state.kept.get(&cno).is_some_and(Checkpoint::is_named)
     }

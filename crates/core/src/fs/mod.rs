@@ -404,8 +404,6 @@ pub(crate) struct Opened {
     pub root_pins: VecDeque<[SegmentNo; 2]>,
     /// Blocks that counted although nothing proves that every copy of them is on its device.
     pub unproven: Vec<Unproven>,
-    /// The root that was used has this generation, and there is a newer one that could not be: or there may be.
-    pub buries: Option<Generation>,
 }
 
 /// Takes a lock; where turns are decided, others go on until it is free.

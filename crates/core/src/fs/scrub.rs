@@ -12,7 +12,6 @@
 //! 2. No lock is held while the device is read.
 //! 3. What the log has and no index node yet is in memory: where the log is damaged, index checkpoints make it needless.
 
-use super::checkpoint::ROOTS_USABLE;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::check::path_of;
@@ -36,6 +35,8 @@ mod log;
 const NODES_AT_ONCE: usize = 64;
 /// Extents verified under one clone of a tree.
 const EXTENTS_AT_ONCE: usize = 64;
+/// Roots that recovery may begin with.
+const ROOTS_USABLE: u32 = 2;
 /// Findings that are told one by one; more are only counted.
 const FINDINGS_MAX: usize = 1000;
 

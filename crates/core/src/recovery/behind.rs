@@ -23,23 +23,25 @@ impl Walk<'_> {
     /// What is intact behind the damage that ended a walk, in order.
     pub fn behind(mut self, log: &Outcome) -> Result<Vec<Island>> {
         let (seq, epoch) = log.stopped;
-        let found = self.lives_behind(seq, epoch)?;
+        let found = self.lives_behind(seq, epoch, log.left)?;
         let durable = Durable::of(&found, self.storage.mounts().points(), (log.vouched, log.durable_seq));
         self.islands(found, &durable)
     }
 
     /// What is intact behind this sequence, from this epoch on, in order.
     pub fn from(mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Island>> {
-        let found = self.lives_behind(seq, epoch)?;
+        let found = self.lives_behind(seq, epoch, None)?;
         let all = found.iter().map(|f| f.header.durable_seq).max().unwrap_or(seq);
         let durable = Durable::of(&found, self.storage.mounts().points(), (seq, all));
         self.islands(found, &durable)
     }
 
-    fn lives_behind(&mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Found>> {
+    /// `left`: what a walk that ended knows of where a later epoch began.
+    fn lives_behind(&mut self, seq: Seq, epoch: Epoch, left: Option<(Epoch, Seq)>) -> Result<Vec<Found>> {
         let all = self.all_behind(seq, epoch)?;
         let points = self.storage.mounts().points().iter();
-        Ok(newest_lives(all, points.filter(|p| p.uuid == self.at.uuid).map(|p| (p.epoch, p.seq.next()))))
+        let known = points.filter(|p| p.uuid == self.at.uuid).map(|p| (p.epoch, p.seq.next()));
+        Ok(newest_lives(all, known.chain(left)))
     }
 
     fn islands(mut self, found: Vec<Found>, durable: &Durable) -> Result<Vec<Island>> {

@@ -14,7 +14,7 @@
 //!
 //! Invariants
 //! 1. Recovery writes nothing; the first write of a mount is an index
-//!    checkpoint with a new epoch. Where a newer root is passed over, copies of the slot of the one that was used come before that.
+//!    checkpoint with a new epoch.
 //! 2. It believes checksums, links and addresses only, never order on the device.
 //! 3. Of a logical segment all records are applied, or none.
 
@@ -94,7 +94,6 @@ impl Fs {
         let (assembly, claim) = heartbeat::take(&devices, &clock, &options)?;
         let mut opened = recover_from_all(&assembly, &options)?;
         let unproven = std::mem::take(&mut opened.unproven);
-        let buries = opened.buries;
         options.read_only |= opened.report.damage.is_some() || opened.report.only_readable || options.no_recovery;
         let read_only = options.read_only;
         let now = clock.wall();
@@ -108,7 +107,6 @@ impl Fs {
         if !read_only {
             fs.still_owns()?;
             fs.before_writing(&unproven)?;
-            buries.map_or(Ok(()), |used| fs.bury_newer_roots(used))?;
             fs.index_checkpoint(false)?;
             fs.free_what_was_open()?;
             fs.release_orphans()?;
@@ -250,7 +248,6 @@ fn went_back(found: &Probe, rank: usize, mut opened: Opened, options: &MountOpti
     let (Some(newest), Some(used)) = (found.roots.first().filter(|_| rank > 0), found.roots.get(rank)) else {
         return Ok(opened);
     };
-    opened.buries = Some(used.generation);
     let report = &mut opened.report;
     report.notes.push(format!(
         "the newest root (generation {}) cannot be read, or the log behind it not applied; went on from generation {} and \
@@ -407,7 +404,6 @@ fn roll_forward(
         writes = false;
     }
     start_epoch(&mut state, &mut chain, &storage, found, writes)?;
-    let lacks_a_root = storage.mounts().lack_a_root();
     Ok(Opened {
         storage,
         state,
@@ -417,8 +413,6 @@ fn roll_forward(
         window_bytes,
         root_pins,
         unproven,
-        // What cannot be read now may be the next time.
-        buries: lacks_a_root.then_some(superblock.generation),
     })
 }
 

@@ -140,6 +140,10 @@ pub(crate) struct Outcome {
     pub damage: Option<String>,
     /// A newer program went on with the log.
     pub is_newer: bool,
+    /// The epoch of a mount that is known to have gone on where the walk ended, and could not be followed, and where it began.
+    pub left: Option<(Epoch, Seq)>,
+    /// Nothing but a search of all segments led to a part of it.
+    pub sought: bool,
     /// Sequence and epoch of the last partial that counts.
     pub stopped: (Seq, Epoch),
     pub verdicts: Vec<Verdict>,
@@ -197,6 +201,10 @@ pub(crate) struct Walk<'a> {
     pub(super) beyond: Option<(SegmentNo, Vec<Header>)>,
     /// What the first blocks of all segments say of later epochs, once that was looked for.
     pub(super) firsts: Option<Vec<Header>>,
+    /// It looks in all segments where the log names none to go on in.
+    pub(super) seeks: bool,
+    /// Something was found so.
+    pub(super) sought: bool,
     pub(super) bytes_read: u64,
     pub(super) requests: u64,
 }
@@ -217,6 +225,8 @@ impl<'a> Walk<'a> {
             newer: None,
             beyond: None,
             firsts: None,
+            seeks: false,
+            sought: false,
             put_together: None,
             mounts,
             bytes_read: 0,
@@ -499,15 +509,10 @@ impl<'a> Walk<'a> {
     pub fn step(&mut self) -> Result<Option<Found>> {
         self.unread = None;
         let mut next = self.resumed()?;
-        let goes_on = next.is_none() && !self.is_left_behind();
-        if goes_on && self.at.block < self.storage.segment_blocks {
-            next = self.following_from(self.at.segment, self.at.block)?;
-        }
-        if let Some(segment) = self.at.next.filter(|_| next.is_none()) {
-            next = match goes_on {
-                true => self.following_from(segment, 0)?,
-                // What cannot be read there is missed.
-                false => self.following(Addr::new(segment, 0), true, 0)?.filter(|f| f.header.epoch > self.at.epoch),
+        if next.is_none() {
+            next = match self.left_behind() {
+                Some(epoch) => self.gone_on(epoch)?,
+                None => self.right_behind()?,
             };
         }
         if next.is_none() {
@@ -527,8 +532,21 @@ impl<'a> Walk<'a> {
         Ok(next)
     }
 
+    /// What follows here, or in the next segment.
+    fn right_behind(&mut self) -> Result<Option<Found>> {
+        let mut next = None;
+        if self.at.block < self.storage.segment_blocks {
+            next = self.following_from(self.at.segment, self.at.block)?;
+        }
+        match self.at.next.filter(|_| next.is_none()) {
+            Some(segment) => self.following_from(segment, 0),
+            None => Ok(next),
+        }
+    }
+
     /// Walks to the end.
     pub fn run(mut self) -> Result<Outcome> {
+        self.seeks = true;
         let mut found: Vec<Found> = Vec::new();
         let mut durable_seq = self.at.seq;
         let begin = (self.at.seq, self.at.epoch);
@@ -538,7 +556,8 @@ impl<'a> Walk<'a> {
         }
         let unread = self.unread.filter(|_| !self.closed && !broken(Break::UnreadIsEnd));
         let proof = if broken(Break::DamageIsEnd) { Proof::default() } else { self.proof_behind()? };
-        if self.is_left_behind() {
+        let left = self.left_behind().map(|epoch| (epoch, self.at.seq.next()));
+        if left.is_some() {
             durable_seq = durable_seq.max(self.at.seq);
         }
         durable_seq = durable_seq.max(proof.of_epoch);
@@ -562,6 +581,8 @@ impl<'a> Walk<'a> {
             vouched,
             damage,
             is_newer: self.newer.is_some(),
+            left,
+            sought: self.sought,
             verdicts,
             bytes_read: self.bytes_read,
             requests: self.requests,

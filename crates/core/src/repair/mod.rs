@@ -367,7 +367,6 @@ fn plan(
         window_bytes: 0,
         root_pins,
         unproven: Vec::new(),
-        buries: None,
     };
     let (opened, after) = check::check_planned(opened, progress)?;
     if let Some(f) = first_of_structure(&after) {

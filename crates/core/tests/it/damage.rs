@@ -340,14 +340,17 @@ fn repaired(bytes: Vec<u8>) -> (Arc<Fs>, Vec<String>) {
     (fs, gaps)
 }
 
-/// Of the log of the second life the first two partials are lost: a repair does not put in their place what that life dropped. The
-/// root with which it began says so, or what is left of its first partial.
-#[test]
-fn a_repair_does_not_follow_what_a_mount_dropped() {
+/// Of the log of the second life the first two partials are lost: a repair does not put in their place what that life dropped, whole
+/// or not. The root with which it began says so, or what is left of its first partial.
+fn repaired_without_the_first_two() {
     let (bytes, sb, begin) = crashed_after(8);
     let gap = format!("partial segments {} to {} are missing", sb.chain_seq.next(), sb.chain_seq.0 + 2);
-    for by_root in [true, false] {
+    for (by_root, whole) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut lost = bytes.clone();
+        if whole {
+            let payload = dropped_payload(&lost, &sb);
+            lost[payload * BLOCK..][..BLOCK].fill(104);
+        }
         destroy(&mut lost, begin + 2);
         if by_root {
             destroy(&mut lost, begin);
@@ -357,11 +360,16 @@ fn a_repair_does_not_follow_what_a_mount_dropped() {
         }
         let fs = open(lost.clone(), true).unwrap();
         assert!(fs.recovery_report().damage.is_some());
-        assert_eq!(size_of(&fs, b"f"), 4 * 4096, "by root: {by_root}");
+        assert_eq!(size_of(&fs, b"f"), 4 * 4096, "what was dropped is back, by root: {by_root}, whole: {whole}");
         let (fs, gaps) = repaired(lost);
-        assert_eq!(size_of(&fs, b"f"), 4 * 4096, "by root: {by_root}");
+        assert_eq!(size_of(&fs, b"f"), 4 * 4096, "what was dropped is back, by root: {by_root}, whole: {whole}");
         assert!(gaps.len() == 1 && gaps[0].starts_with(&gap), "{by_root}: {gap}: {gaps:?}");
     }
+}
+
+#[test]
+fn a_repair_does_not_follow_what_a_mount_dropped() {
+    repaired_without_the_first_two();
 }
 
 /// The block of the payload of the first partial that the second life dropped.
@@ -433,44 +441,6 @@ fn a_repair_takes_nothing_from_where_a_life_was_cut_off() {
 #[should_panic(expected = "what was dropped is back")]
 fn a_life_that_begins_where_something_is_found_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::LivesByFound, dropped_behind_what_is_lost);
-}
-
-/// A log that names no segment to go on in, as on a nearly full volume, and of the next mount both copies of the slot are lost: what it
-/// wrote is found all the same.
-fn gone_on_unnamed() {
-    let w = World::new(32 << 20);
-    let fs = w.open();
-    fs.create(Ino::ROOT, b"before", &file(0o600)).unwrap();
-    fs.close().unwrap();
-    let mut bytes = w.device.inner().snapshot();
-    let sb = fs.superblock();
-    for slot in superblock::slot_blocks(sb.generation, (bytes.len() / BLOCK) as u64) {
-        let unnamed = Superblock { chain_next: None, ..sb.clone() };
-        bytes[slot as usize * BLOCK..][..BLOCK].copy_from_slice(&unnamed.encode());
-    }
-    let device = Arc::new(MemDevice::from_bytes(bytes));
-    let fs = Fs::open(vec![device.clone()], w.clock.clone(), MountOptions::default()).unwrap();
-    let f = fs.create(Ino::ROOT, b"since", &file(0o600)).unwrap();
-    fs.write(f.ino, 0, &[8; 5000], 0).unwrap();
-    fs.fsync_wait(f.ino).unwrap();
-    let mut bytes = device.snapshot();
-    destroy_slots(&mut bytes, &fs.superblock());
-    let fs = open(bytes, false).unwrap();
-    assert_eq!(fs.recovery_report().damage, None);
-    assert!(fs.lookup(At::Live, Ino::ROOT, b"before").is_ok());
-    assert!(fs.lookup(At::Live, Ino::ROOT, b"since").is_ok(), "back in time without a word");
-}
-
-#[test]
-fn a_log_that_goes_on_where_nothing_says_is_found() {
-    gone_on_unnamed();
-}
-
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "back in time without a word")]
-fn a_log_that_goes_on_unsought_is_noticed() {
-    nenrin_core::breaks::with(nenrin_core::breaks::Break::UnnamedUnsought, gone_on_unnamed);
 }
 
 /// P1, P4: the newest root is lost, and with it the whole segment in which its log begins. The log before it looks as if
