@@ -342,10 +342,10 @@ fn repaired(bytes: Vec<u8>) -> (Arc<Fs>, Vec<String>) {
 
 /// Of the log of the second life the first two partials are lost: a repair does not put in their place what that life dropped, whole
 /// or not. The root with which it began says so, or what is left of its first partial.
-fn repaired_without_the_first_two() {
+fn repaired_without_the_first_two(cases: &[(bool, bool)]) {
     let (bytes, sb, begin) = crashed_after(8);
     let gap = format!("partial segments {} to {} are missing", sb.chain_seq.next(), sb.chain_seq.0 + 2);
-    for (by_root, whole) in [(true, false), (false, false), (true, true), (false, true)] {
+    for &(by_root, whole) in cases {
         let mut lost = bytes.clone();
         if whole {
             let payload = dropped_payload(&lost, &sb);
@@ -369,7 +369,15 @@ fn repaired_without_the_first_two() {
 
 #[test]
 fn a_repair_does_not_follow_what_a_mount_dropped() {
-    repaired_without_the_first_two();
+    repaired_without_the_first_two(&[(true, false), (false, false), (true, true), (false, true)]);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was dropped is back")]
+fn a_life_of_which_only_a_header_is_left_is_noticed() {
+    let repaired = || repaired_without_the_first_two(&[(false, true)]);
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LivesByFound, repaired);
 }
 
 /// The block of the payload of the first partial that the second life dropped.
