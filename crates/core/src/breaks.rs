@@ -450,6 +450,20 @@ pub enum Break {
     UnreadBeatLeft,
     /// What was made in a directory that a gap in the log hides goes with it.
     GapLosesDirectories,
+    /// Where a later mount is known to have gone on with the log, what it dropped is followed.
+    CutOffFollowed,
+    /// That a later mount went on vouches for what lies where it went on, which it may have dropped.
+    LaterVouches,
+    /// The life of a mount begins with the first that is found of it, whatever roots say.
+    LivesByFound,
+    /// Where the log names no segment to go on in and a root is lost, it ends.
+    UnnamedUnsought,
+    /// A later mount that is known to have gone on is sought only where the log names a segment.
+    GoneOnByName,
+    /// Counters of an image are believed, however high they are.
+    CountersBelieved,
+    /// An item that was born in the future is right in everything else.
+    FutureUnchecked,
     /// Times are committed ahead of the content that they are of.
     TimesAhead,
     /// Who is allowed more of a file that was written anew may find what it was before.

@@ -66,11 +66,6 @@ impl Storage {
         self.numbers().iter().any(|r| r.contains(&segment.0))
     }
 
-    /// One past the highest segment number.
-    pub fn end(&self) -> u64 {
-        self.devices.layout().end()
-    }
-
     fn within(&self, addr: Addr, blocks: u32) -> Result<()> {
         if self.devices.layout().contains(addr, blocks) { Ok(()) } else { Err(Error::Damaged(addr, Invalid::Bounds)) }
     }

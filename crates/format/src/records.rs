@@ -248,6 +248,22 @@ impl ContentOp<'_> {
     }
 }
 
+/// So many steps. Those that may take a few bytes only replace everything, and are there once at most: what is decoded is a few times
+/// as long as what was read.
+fn content_ops<'a>(r: &mut Reader<'a>, count: u32) -> Result<Vec<ContentOp<'a>>, Invalid> {
+    let (mut ops, mut forks, mut inline) = (Vec::new(), 0, 0);
+    for _ in 0..count {
+        let op = content_op(r)?;
+        forks += u32::from(op == ContentOp::NewFork);
+        inline += u32::from(matches!(op, ContentOp::Inline(_)));
+        if forks > 1 || inline > 1 {
+            return Err(Invalid::Bounds);
+        }
+        ops.push(op);
+    }
+    Ok(ops)
+}
+
 fn content_op<'a>(r: &mut Reader<'a>) -> Result<ContentOp<'a>, Invalid> {
     Ok(match r.u8()? {
         tag::OP_HOLE => ContentOp::Hole(r.u64()?, r.u64()?),
@@ -506,11 +522,7 @@ impl<'a> Record<'a> {
             tag::CONTENT => {
                 let (ino, size, mtime, ctime) = (Ino(r.u64()?), r.u64()?, time(r)?, time(r)?);
                 let (editor_uid, count) = (r.u32()?, r.u32()?);
-                let mut ops = Vec::new();
-                for _ in 0..count {
-                    ops.push(content_op(r)?);
-                }
-                Self::Content { ino, size, mtime, ctime, editor_uid, ops }
+                Self::Content { ino, size, mtime, ctime, editor_uid, ops: content_ops(r, count)? }
             }
             tag::RELEASE => Self::Release { ino: Ino(r.u64()?) },
             tag::REAP_STEP => Self::ReapStep { ino: Ino(r.u64()?), fork: r.u32()?, max: r.u32()? },
@@ -567,5 +579,25 @@ impl<'a> Record<'a> {
             tag::SHED => Self::Shed { ino: Ino(r.u64()?), upto: Cno(r.u64()?), wall: time(r)?, blocks: r.u64()? },
             other => return Err(Invalid::Kind(other)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of a megabyte of steps that take a byte would be eighty in memory.
+    #[test]
+    fn what_replaces_everything_is_there_once() {
+        let decoded = |ops: &[ContentOp<'_>]| {
+            let mut bytes = Vec::new();
+            put_content(&mut bytes, Ino(16), 0, (Time(0), Time(0)), 0, ops.len());
+            ops.iter().for_each(|op| op.encode_into(&mut bytes));
+            Record::decode(&mut Reader::new(&bytes)).map(drop)
+        };
+        let (fork, inline, hole) = (ContentOp::NewFork, ContentOp::Inline(b""), ContentOp::Hole(0, 1));
+        assert_eq!(decoded(&[fork.clone(), hole.clone(), hole, inline.clone()]), Ok(()));
+        assert_eq!(decoded(&[fork.clone(), fork]), Err(Invalid::Bounds));
+        assert_eq!(decoded(&[inline.clone(), inline]), Err(Invalid::Bounds));
     }
 }

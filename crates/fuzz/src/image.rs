@@ -7,6 +7,7 @@ use crate::guard::Guard;
 use crate::memory;
 use crate::volume::{self, Steps};
 use nenrin_core::format::Ino;
+use nenrin_core::format::superblock::SLOTS_PER_AREA;
 use nenrin_core::{
     AllocateMode, At, CheckOptions, FileKind, Fs, MountOptions, NewInode, RenameMode, Seek, SetAttr, Writer, XattrMode,
     check, probe,
@@ -113,6 +114,27 @@ pub fn try_all(image: &Image) -> Result<(), String> {
         wrong("mounted again")?;
     }
     Ok(())
+}
+
+/// An image that can be mounted can be after it was written to, or nothing of it is.
+///
+/// # Errors
+/// That it cannot be any more.
+pub fn mounts_again(image: &Image) -> Result<(), String> {
+    let device: Arc<dyn BlockDevice> = Arc::new(CrashDisk::from_image(image.clone()).without_history());
+    let clock = Arc::new(Steps::default());
+    let open = |read_only| {
+        let options = MountOptions { read_only, ..volume::options() };
+        Fs::open(vec![device.clone()], clock.clone(), options)
+    };
+    open(true).map_err(|e| format!("it cannot be mounted: {e}"))?;
+    if let Ok(fs) = open(false) {
+        work(&fs, &clock);
+        // Each writes a root: none of before is left.
+        (0..=SLOTS_PER_AREA).for_each(|_| drop(fs.device_forgive(0)));
+        drop(fs.close());
+    }
+    open(true).map(drop).map_err(|e| format!("it cannot be mounted any more: {e}"))
 }
 
 /// Looks at everything within bounds. Errors are fine.

@@ -21,7 +21,11 @@ pub fn repair(case: &[u8]) -> Result<(), String> {
     watched(case, try_repair)
 }
 
-fn try_repair(image: &Image) -> Result<(), String> {
+/// Plans a repair of an image, and carries it out.
+///
+/// # Errors
+/// What is wrong.
+pub fn try_repair(image: &Image) -> Result<(), String> {
     let guard = Arc::new(Guard::new(Arc::new(CrashDisk::from_image(image.clone()).without_history())));
     let device: Arc<dyn BlockDevice> = guard.clone();
     let wrong = |when: &str| guard.wrong().map_or(Ok(()), |e| Err(format!("{when}: {e}")));

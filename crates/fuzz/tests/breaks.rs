@@ -39,6 +39,22 @@ fn memory_for_a_believed_size_is_noticed() {
 }
 
 #[test]
+fn believed_counters_are_noticed() {
+    let mut images = directed::counters_at_their_limits();
+    images.extend([directed::an_epoch_beyond_all(), directed::an_inode_beyond_all()]);
+    let mut unnoticed = Vec::new();
+    for (n, image) in images.iter().enumerate() {
+        assert_eq!(image::mounts_again(image), Ok(()), "without it too: image {n}");
+        match with(Break::CountersBelieved, || image::mounts_again(image)) {
+            Err(said) if said.contains("cannot be mounted any more") => {}
+            said => unnoticed.push((n, said)),
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    println!("P8    CountersBelieved   noticed after      1 image, each of {}", images.len());
+}
+
+#[test]
 fn reading_without_end_is_noticed() {
     noticed(Break::ReadAgain, &directed::no_leaf_is_right(), "it does not end");
 }

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
 
-use nenrin_fuzz::{TARGETS, directed, image, is_of_images, memory, runner, target};
+use nenrin_fuzz::{TARGETS, directed, image, is_of_images, memory, repair, runner, target};
 use std::path::Path;
 
 #[global_allocator]
@@ -101,9 +101,32 @@ fn directed_images() {
         directed::extents_behind_every_file,
         directed::empty_ranges,
     ];
-    let untouched = &nenrin_fuzz::volume::volumes()[1];
     for image in all.map(|made| made()) {
-        assert_ne!(image.to_vec(), untouched.to_vec());
+        assert_ne!(image.to_vec(), untouched().to_vec());
         image::within_memory(&image, image::try_all).unwrap();
     }
+}
+
+fn untouched() -> nenrin_device::Image {
+    nenrin_fuzz::volume::volumes()[1].clone()
+}
+
+/// Counters at their limits, or beyond them: what can be mounted can be after it was.
+#[test]
+fn counters_without_end() {
+    let mut all = directed::counters_at_their_limits();
+    all.extend([directed::an_epoch_beyond_all(), directed::an_inode_beyond_all(), untouched()]);
+    for (n, image) in all.iter().enumerate() {
+        assert!(image.to_vec() != untouched().to_vec() || n + 1 == all.len(), "image {n} is as it was");
+        image::mounts_again(image).unwrap_or_else(|e| panic!("image {n}: {e}"));
+        image::within_memory(image, image::try_all).unwrap();
+    }
+}
+
+/// Memory goes by how many segments there are, not by their numbers.
+#[test]
+fn numbers_of_segments_far_apart() {
+    let image = directed::numbers_far_apart();
+    image::within_memory(&image, image::try_all).unwrap();
+    image::within_memory(&image, repair::try_repair).unwrap();
 }

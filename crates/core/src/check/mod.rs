@@ -34,7 +34,9 @@ pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, OfKind, Progre
 use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::fs::Opened;
+use crate::per_segment::PerSegment;
 use nenrin_device::BlockDevice;
+use nenrin_format::SegmentNo;
 use report::Log;
 use std::sync::Arc;
 use usage::Usage;
@@ -72,12 +74,10 @@ pub fn check(
 /// Checks a state that is only in memory as if it had been written.
 pub(crate) fn check_planned(opened: Opened, progress: &mut dyn FnMut(Progress)) -> Result<(Opened, CheckReport)> {
     let mut log = Log::new(progress);
-    let mut copies = vec![0; opened.storage.end() as usize];
+    let mut copies = PerSegment::of(opened.storage.numbers());
     for (i, (no, s)) in opened.state.segments.iter().enumerate() {
-        let at = if broken(Break::CountsInOrder) { i } else { no.0 as usize };
-        if let Some(count) = copies.get_mut(at) {
-            *count = s.nodes;
-        }
+        let at = if broken(Break::CountsInOrder) { SegmentNo(i as u64) } else { no };
+        copies.change(at, |count| *count = s.nodes);
     }
     let audit = nodes::Audit { copies, ..nodes::Audit::default() };
     let mut superblock = opened.superblock.clone();
@@ -92,7 +92,7 @@ fn check_entered(entered: &roots::Entered, data: bool, log: &mut Log<'_>) -> Res
     let state = &entered.opened.state;
     log.report.recovery = Some(entered.opened.report.clone());
     log.report.scrubbed = entered.superblock.scrubbed;
-    let mut usage = Usage::new(entered.opened.storage.end(), entered.opened.storage.segment_blocks);
+    let mut usage = Usage::new(&entered.opened.storage);
     log.report.counts.segments = state.segments.count();
     live::check(entered, &mut usage, log)?;
     history::check(entered, &mut usage, log)?;

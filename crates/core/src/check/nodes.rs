@@ -11,6 +11,7 @@ use super::report::{Finding, Log, Step};
 use crate::Error;
 use crate::breaks::{Break, broken};
 use crate::index::{NodeSource, Unverified, Verified};
+use crate::per_segment::PerSegment;
 use crate::storage::Storage;
 use nenrin_device::{DeviceError, Ticket};
 use nenrin_format::node::{self, TreeId};
@@ -37,7 +38,7 @@ fn reads_of(storage: &Storage, addr: Addr) -> Reads {
 #[derive(Default)]
 pub struct Audit {
     /// Node copies in each segment.
-    pub copies: Vec<u32>,
+    pub copies: PerSegment<u32>,
     /// Nodes of all trees.
     pub nodes: u64,
     /// Nodes that cannot be used; the index is not whole when there are any.
@@ -46,7 +47,7 @@ pub struct Audit {
 
 /// Verifies all trees of a root.
 pub fn audit(storage: &Storage, root: &Root, log: &mut Log<'_>) -> Audit {
-    let mut this = Audit { copies: vec![0; storage.end() as usize], ..Audit::default() };
+    let mut this = Audit { copies: PerSegment::of(storage.numbers()), ..Audit::default() };
     let total = root.trees.iter().fold(0, |n: u64, t| n.saturating_add(t.nodes));
     log.step(Step::Index, total);
     let mut seen = BTreeSet::new();
@@ -106,9 +107,7 @@ impl Audit {
         let mut good = None;
         let mut bad: Vec<(usize, Addr, String)> = Vec::new();
         for (i, (addr, reads)) in n.ptr.copies.into_iter().zip(reads).enumerate() {
-            if let Some(count) = self.copies.get_mut(addr.segment().0 as usize) {
-                *count = count.saturating_add(1);
-            }
+            self.copies.change(addr.segment(), |count| *count = count.saturating_add(1));
             let mut wrong = None;
             for (avoid, read) in reads {
                 let here = |why: String| match storage.named_around(addr, NODE_BLOCKS, avoid) {

@@ -10,8 +10,10 @@ use super::report::{Finding, Log, Step};
 use super::roots::Entered;
 use crate::Result;
 use crate::index::Tree;
+use crate::per_segment::{Ordinals, PerSegment};
 use crate::segments::{KIND_CHAIN, SegmentState};
 use crate::state::State;
+use crate::storage::Storage;
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, SegmentNo};
@@ -21,6 +23,8 @@ const WINDOW_BYTES: u64 = 64 << 20;
 
 /// Which blocks of a window of segments have an owner.
 struct Owners {
+    ordinals: Ordinals,
+    /// The place of the first segment among all of them.
     first: u64,
     segment_blocks: u64,
     /// Blocks with one owner who shares with nobody.
@@ -30,16 +34,16 @@ struct Owners {
 }
 
 impl Owners {
-    fn new(first: u64, segments: u64, segment_blocks: u32) -> Self {
+    fn new(ordinals: Ordinals, first: u64, segments: u64, segment_blocks: u32) -> Self {
         let segment_blocks = u64::from(segment_blocks);
         let words = (segments * segment_blocks).div_ceil(64) as usize;
-        Self { first, segment_blocks, alone: vec![0; words], shared: Vec::new() }
+        Self { ordinals, first, segment_blocks, alone: vec![0; words], shared: Vec::new() }
     }
 
     /// Takes blocks into possession: how many had no owner, and the first that
     /// has one who shares with nobody. Nothing outside the window.
     fn claim(&mut self, addr: Addr, blocks: u32, shared: bool) -> Option<(u32, Option<Addr>)> {
-        let segment = addr.segment().0.checked_sub(self.first)?;
+        let segment = self.ordinals.place(addr.segment())?.checked_sub(self.first)?;
         if segment.checked_mul(self.segment_blocks)? / 64 >= self.alone.len() as u64 {
             return None;
         }
@@ -67,8 +71,8 @@ impl Owners {
 
 /// What was counted.
 pub struct Usage {
-    live: Vec<u32>,
-    history: Vec<u32>,
+    live: PerSegment<u32>,
+    history: PerSegment<u32>,
     owners: Owners,
     window: u64,
     segments: u64,
@@ -82,13 +86,15 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// For a volume of `segments` segments.
-    pub fn new(segments: u64, segment_blocks: u32) -> Self {
+    /// For the segments of a volume.
+    pub fn new(storage: &Storage) -> Self {
+        let (ordinals, segment_blocks) = (Ordinals::of(storage.numbers()), storage.segment_blocks);
+        let segments = ordinals.count();
         let window = (WINDOW_BYTES * 8 / u64::from(segment_blocks).max(1)).clamp(1, segments.max(1));
         Self {
-            live: vec![0; segments as usize],
-            history: vec![0; segments as usize],
-            owners: Owners::new(0, window, segment_blocks),
+            live: PerSegment::of(storage.numbers()),
+            history: PerSegment::of(storage.numbers()),
+            owners: Owners::new(ordinals, 0, window, segment_blocks),
             window,
             segments,
             live_blocks: 0,
@@ -109,9 +115,7 @@ impl Usage {
     fn count(&mut self, key: &Key, e: &Extent, blocks: u32) {
         let past = key.death > 0;
         let counts = if past { &mut self.history } else { &mut self.live };
-        if let Some(count) = counts.get_mut(e.addr.segment().0 as usize) {
-            *count = count.saturating_add(blocks);
-        }
+        counts.change(e.addr.segment(), |count| *count = count.saturating_add(blocks));
         if e.is_shared() {
             self.total(blocks, past);
         }
@@ -158,7 +162,9 @@ impl Usage {
         let (state, storage) = (&entered.opened.state, &entered.opened.storage);
         let mut first = self.window;
         while first < self.segments {
-            self.owners = Owners::new(first, self.window.min(self.segments - first), storage.segment_blocks);
+            let (ordinals, segments) =
+                (std::mem::take(&mut self.owners.ordinals), self.window.min(self.segments - first));
+            self.owners = Owners::new(ordinals, first, segments, storage.segment_blocks);
             log.step(Step::Owners, items(state));
             let mut each = |tree: &Tree| {
                 tree.walk(&state.cache, &mut |key, value| {
@@ -190,8 +196,7 @@ impl Usage {
     pub fn compare(&self, entered: &Entered, log: &mut Log<'_>) {
         let state = &entered.opened.state;
         for (no, s) in state.segments.iter() {
-            let at = |counts: &[u32]| counts.get(no.0 as usize).copied().unwrap_or(0);
-            let (live, history, nodes) = (at(&self.live), at(&self.history), at(&entered.audit.copies));
+            let (live, history, nodes) = (self.live.get(no), self.history.get(no), entered.audit.copies.get(no));
             let content = u64::from(live) + u64::from(history);
             let mut bad = |what: What, text: String| {
                 log.add(Finding::new(what, format!("segment {no}: {text}")).at(Addr::new(no, 0)));

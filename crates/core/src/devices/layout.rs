@@ -130,11 +130,6 @@ impl Layout {
         self.bands.iter().map(|b| b.segments).sum()
     }
 
-    /// One past the highest segment number.
-    pub fn end(&self) -> u64 {
-        self.bands.last().map_or(0, Band::end)
-    }
-
     /// The numbers that segments have, in order.
     pub fn numbers(&self) -> Vec<Range<u64>> {
         self.bands.iter().map(|b| b.first.0..b.end()).collect()

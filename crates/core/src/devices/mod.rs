@@ -689,7 +689,13 @@ impl Roster {
 
 /// What no mount would take is not written.
 fn is_writable(superblock: &Superblock) -> Result<(), DeviceError> {
-    superblock.validate().map_err(|_| DeviceError::Misuse("bands of a root lie over each other, or beyond a device"))
+    superblock
+        .validate()
+        .map_err(|_| DeviceError::Misuse("bands of a root lie over each other, or beyond a device"))?;
+    match Superblock::decode(&superblock.encode()) {
+        Err(_) if !broken(Break::CountersBelieved) => Err(DeviceError::Misuse("a root states what none can")),
+        _ => Ok(()),
+    }
 }
 
 /// Both copies of the slot on every active device, one durable before the other is touched.

@@ -292,6 +292,9 @@ impl Fs {
         root.trees = roots;
         root.index_segments = inner.state.segments.index_segments(freeze.generation);
         let bytes = root.encode();
+        if Root::decode(&bytes).is_err() && !broken(Break::CountersBelieved) {
+            return Err(Error::Corrupt("a counter of the volume is beyond what a root can state".into()));
+        }
         let blocks = nenrin_format::partial::summary_blocks(bytes.len(), 0);
         let mut places = [(Addr::NONE, 0); 2];
         for (copy, place) in places.iter_mut().enumerate() {

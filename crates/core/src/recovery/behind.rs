@@ -6,9 +6,11 @@
 //! 2. What lies in units that a newer partial left out is nothing, and hides nothing by its length.
 //! 3. Where a later epoch began, the one before it ended: what it has of higher
 //!    sequence was never acknowledged, or is of a life that recovery cut off.
+//! 4. Of an epoch that is not the last, what nothing of it proves to have been durable counts only as far as it is whole.
 
-use super::walk::{Found, Outcome, Walk, proves};
+use super::walk::{Found, Outcome, Walk, is_possible, proves};
 use crate::breaks::{Break, broken};
+use crate::mounts::Point;
 use crate::{Error, Result};
 use nenrin_format::partial::{Header, LOGICAL_BEGIN, LOGICAL_END};
 use nenrin_format::{Addr, COUNTER_MAX, Epoch, SegmentNo, Seq};
@@ -21,18 +23,28 @@ impl Walk<'_> {
     /// What is intact behind the damage that ended a walk, in order.
     pub fn behind(mut self, log: &Outcome) -> Result<Vec<Island>> {
         let (seq, epoch) = log.stopped;
-        let found = newest_lives(self.all_behind(seq, epoch)?);
-        self.islands(found, log.durable_seq)
+        let found = self.lives_behind(seq, epoch, log.left)?;
+        let durable = Durable::of(&found, self.storage.mounts().points(), (log.vouched, log.durable_seq));
+        self.islands(found, &durable)
     }
 
     /// What is intact behind this sequence, from this epoch on, in order.
     pub fn from(mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Island>> {
-        let found = newest_lives(self.all_behind(seq, epoch)?);
-        let durable = found.iter().map(|f| f.header.durable_seq).max().unwrap_or(seq);
-        self.islands(found, durable)
+        let found = self.lives_behind(seq, epoch, None)?;
+        let all = found.iter().map(|f| f.header.durable_seq).max().unwrap_or(seq);
+        let durable = Durable::of(&found, self.storage.mounts().points(), (seq, all));
+        self.islands(found, &durable)
     }
 
-    fn islands(mut self, found: Vec<Found>, durable_seq: Seq) -> Result<Vec<Island>> {
+    /// `left`: what a walk that ended knows of where a later epoch began.
+    fn lives_behind(&mut self, seq: Seq, epoch: Epoch, left: Option<(Epoch, Seq)>) -> Result<Vec<Found>> {
+        let all = self.all_behind(seq, epoch)?;
+        let points = self.storage.mounts().points().iter();
+        let known = points.filter(|p| p.uuid == self.at.uuid).map(|p| (p.epoch, p.seq.next()));
+        Ok(newest_lives(all, known.chain(left)))
+    }
+
+    fn islands(mut self, found: Vec<Found>, durable: &Durable) -> Result<Vec<Island>> {
         let mut islands: Vec<Island> = Vec::new();
         for f in found {
             let linked = islands.last().and_then(|i| i.last()).is_some_and(|last| {
@@ -46,19 +58,19 @@ impl Walk<'_> {
             }
         }
         let mut out = Vec::new();
+        let mut ended = None;
         for mut island in islands {
+            let Some(epoch) = durable.epoch_of(&island).filter(|epoch| Some(*epoch) > ended) else { continue };
             let first = island.iter().position(|f| f.header.flags & LOGICAL_BEGIN != 0);
             island.drain(..first.unwrap_or(island.len()));
-            let (unproven, _) = self.first_unproven(&island, durable_seq)?;
+            let (unproven, _) = self.first_unproven(&island, durable.seq_of(epoch))?;
+            ended = unproven.and_then(|at| island.get(at)).map(|f| f.header.epoch).or(ended);
             island.truncate(unproven.unwrap_or(island.len()));
             while island.last().is_some_and(|f| f.header.flags & LOGICAL_END == 0) {
                 island.pop();
             }
             if !island.is_empty() {
                 out.push(island);
-            }
-            if unproven.is_some() {
-                break;
             }
         }
         Ok(out)
@@ -131,7 +143,7 @@ impl Walk<'_> {
         for segment in self.storage.numbers().into_iter().flatten().map(SegmentNo) {
             self.each_way(segment, 0, &mut |walk| {
                 walk.behind_in(segment, &mut |found| {
-                    let possible = found.header.seq.0 < COUNTER_MAX && found.header.epoch.0 < COUNTER_MAX;
+                    let possible = found.header.seq.0 < COUNTER_MAX && is_possible(&found.header);
                     let counts = possible
                         && found.header.seq > seq
                         && found.header.epoch >= epoch
@@ -168,12 +180,53 @@ impl Walk<'_> {
     }
 }
 
-/// One partial for each sequence, without what a later epoch has cut off.
-fn newest_lives(all: Vec<Found>) -> Vec<Found> {
+/// What is proven of each epoch to have been durable.
+struct Durable {
+    /// Highest sequences that partials of an epoch state, or that a root says a later mount went on behind.
+    by_epoch: BTreeMap<Epoch, Seq>,
+    /// The last epoch of which anything was found.
+    newest: Epoch,
+    /// What was durable before, and all that anything proves.
+    known: (Seq, Seq),
+}
+
+impl Durable {
+    fn of(found: &[Found], points: &[Point], known: (Seq, Seq)) -> Self {
+        let mut by_epoch: BTreeMap<Epoch, Seq> = BTreeMap::new();
+        for f in found {
+            let is_here = |p: &&Point| (p.last_addr, p.last_crc) == (f.header.addr, f.crc);
+            let later = points.iter().filter(is_here).map(|p| p.seq).max();
+            let seq = f.header.durable_seq.max(later.unwrap_or_default());
+            let durable = by_epoch.entry(f.header.epoch).or_default();
+            *durable = seq.max(*durable);
+        }
+        let newest = by_epoch.keys().next_back().copied().unwrap_or_default();
+        Self { by_epoch, newest, known }
+    }
+
+    /// What was durable of an epoch.
+    fn seq_of(&self, epoch: Epoch) -> Seq {
+        if epoch >= self.newest || broken(Break::LaterVouches) {
+            return self.known.1;
+        }
+        self.by_epoch.range(..=epoch).map(|(_, seq)| *seq).fold(self.known.0, Seq::max)
+    }
+
+    /// The last epoch of an island, unless it lies behind what may never have been, in an epoch that others came after.
+    fn epoch_of(&self, island: &Island) -> Option<Epoch> {
+        let (first, last) = (island.first()?.header.seq, island.last()?.header.epoch);
+        let is_known = last >= self.newest || first <= self.seq_of(last).next() || broken(Break::LivesByFound);
+        is_known.then_some(last)
+    }
+}
+
+/// One partial for each sequence, without what a later epoch has cut off. `known`: where epochs had begun by then, at the latest.
+fn newest_lives(all: Vec<Found>, known: impl Iterator<Item = (Epoch, Seq)>) -> Vec<Found> {
     let mut begins: BTreeMap<Epoch, Seq> = BTreeMap::new();
-    for f in &all {
-        let begin = begins.entry(f.header.epoch).or_insert(f.header.seq);
-        *begin = (*begin).min(f.header.seq);
+    let found = all.iter().map(|f| (f.header.epoch, f.header.seq));
+    for (epoch, seq) in found.chain(known.filter(|_| !broken(Break::LivesByFound))) {
+        let begin = begins.entry(epoch).or_insert(seq);
+        *begin = seq.min(*begin);
     }
     let cut = |f: &Found| begins.iter().any(|(epoch, begin)| *epoch > f.header.epoch && *begin <= f.header.seq);
     let mut by_seq: BTreeMap<Seq, Found> = BTreeMap::new();

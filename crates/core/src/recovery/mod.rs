@@ -19,6 +19,7 @@
 //! 3. Of a logical segment all records are applied, or none.
 
 mod behind;
+mod resumed;
 mod spaceless;
 mod walk;
 
@@ -40,7 +41,7 @@ use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Generation, Ino, SegmentNo, Seq};
+use nenrin_format::{BLOCK_BYTES, COUNTER_MAX, Cno, Epoch, Generation, Ino, SegmentNo, Seq};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -266,10 +267,13 @@ fn went_back(found: &Probe, rank: usize, mut opened: Opened, options: &MountOpti
     // The slot is intact and says where the log went on; that may be further than the log before it still leads.
     let behind = Walk::new(&opened.storage, &chain_of(newest)).run()?;
     let proven = newest.chain_seq.max(behind.proves());
-    if reached < proven && !broken(Break::WentBackUnseen) {
+    // Where the log did not get beyond the lost root, what is wrong behind that was not met.
+    let unmet = behind.damage.filter(|_| reached <= newest.chain_seq);
+    if (reached < proven || unmet.is_some()) && !broken(Break::WentBackUnseen) {
+        let unmet = unmet.map_or_else(String::new, |why| format!(" ({why})"));
         report.damage = Some(format!(
             "the newest root (generation {}) cannot be used, and the log behind generation {} ends at partial {reached} \
-             of {proven}: what came later is not shown",
+             of {proven}: what came later is not shown{unmet}",
             newest.generation, used.generation
         ));
         report.verdicts.push(Verdict::Damage);
@@ -395,7 +399,16 @@ fn roll_forward(
     // What both usable roots do without is free, as it was before the crash.
     let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
     state.segments.promote(older);
-    let writes = !(options.read_only || options.no_recovery || report.only_readable || report.damage.is_some());
+    let mut writes = !(options.read_only || options.no_recovery || report.only_readable || report.damage.is_some());
+    if writes && !can_count_on(&state, &chain, found) {
+        report.damage = Some(
+            "a counter of the volume is further than counting leads, so nothing is written to it; what is there can be \
+             copied to another volume"
+                .into(),
+        );
+        report.verdicts.push(Verdict::Damage);
+        writes = false;
+    }
     start_epoch(&mut state, &mut chain, &storage, found, writes)?;
     Ok(Opened {
         storage,
@@ -407,6 +420,16 @@ fn roll_forward(
         root_pins,
         unproven,
     })
+}
+
+/// Whether a mount that writes can count on from here, and all that it writes be read again: half of what counters may reach is left for that.
+fn can_count_on(state: &State, chain: &Chain, found: &Probe) -> bool {
+    let trees = [&state.live, &state.space].into_iter().chain(state.history.iter().map(|t| &t.tree)).map(Tree::nodes);
+    let of_roots = found.roots.iter().flat_map(|r| [r.generation.0, r.epoch.0, r.mounted_nanos >> 8]);
+    let blocks = [state.live_blocks, state.history_blocks, state.named_blocks, state.promised_blocks];
+    let others = [state.next_ino.0, state.inodes, state.open_cno.0, state.last_cno.0, chain.seq.0, chain.epoch.0];
+    let mut all = blocks.into_iter().chain(others).chain(trees).chain(of_roots);
+    all.all(|n| n <= COUNTER_MAX / 2) || broken(Break::CountersBelieved)
 }
 
 /// The superblock to go on from: never a generation that a slot already has.

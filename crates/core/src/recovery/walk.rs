@@ -11,7 +11,7 @@ use nenrin_format::items::Extent;
 use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, Newer, PartialKind, Summary};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::wire::Reader;
-use nenrin_format::{Addr, BLOCK_BYTES, Epoch, SegmentNo, Seq};
+use nenrin_format::{Addr, BLOCK_BYTES, COUNTER_MAX, Epoch, SegmentNo, Seq};
 
 /// Blocks read at once: first, and at most. Each read is twice as long as the one before, since most logs are short.
 const READ_BLOCKS_FIRST: u32 = 16;
@@ -132,11 +132,19 @@ impl Unproven {
 pub(crate) struct Outcome {
     pub accepted: Vec<Found>,
     pub dropped: u64,
+    /// The highest sequence that anything proves to have been durable.
     pub durable_seq: Seq,
+    /// Up to here what was accepted was durable: that a later mount went on, without the walk going along, proves nothing of what that
+    /// mount may have dropped.
+    pub vouched: Seq,
     pub damage: Option<String>,
     /// A newer program went on with the log.
     pub is_newer: bool,
-    /// Sequence and epoch of the last partial that was followed.
+    /// The epoch of a mount that is known to have gone on where the walk ended, and could not be followed, and where it began.
+    pub left: Option<(Epoch, Seq)>,
+    /// Nothing but a search of all segments led to a part of it.
+    pub sought: bool,
+    /// Sequence and epoch of the last partial that counts.
     pub stopped: (Seq, Epoch),
     pub verdicts: Vec<Verdict>,
     pub bytes_read: u64,
@@ -158,7 +166,7 @@ pub(crate) fn unproven_of<'a>(partials: impl Iterator<Item = &'a Found>) -> Vec<
 impl Outcome {
     /// What counts although nothing proves that it was flushed: where a device may lack its copy.
     pub fn unproven(&self) -> Vec<Unproven> {
-        unproven_of(self.accepted.iter().filter(|f| f.header.seq > self.durable_seq))
+        unproven_of(self.accepted.iter().filter(|f| f.header.seq > self.vouched))
     }
 
     /// The last partial that counts, or that a later one proves to have been durable.
@@ -170,7 +178,7 @@ impl Outcome {
 /// A walk from where a root says the chain goes on.
 pub(crate) struct Walk<'a> {
     pub(super) storage: &'a Storage,
-    at: Chain,
+    pub(super) at: Chain,
     buffer: Option<(Addr, AlignedBuf)>,
     /// Blocks read next.
     ahead: u32,
@@ -190,9 +198,15 @@ pub(crate) struct Walk<'a> {
     /// Where a newer program wrote to the log, and its version.
     newer: Option<(Addr, u16)>,
     /// The segment after this one, and what its first block says, on each device that has it.
-    beyond: Option<(SegmentNo, Vec<Header>)>,
-    bytes_read: u64,
-    requests: u64,
+    pub(super) beyond: Option<(SegmentNo, Vec<Header>)>,
+    /// What the first blocks of all segments say of later epochs, once that was looked for.
+    pub(super) firsts: Option<Vec<Header>>,
+    /// It looks in all segments where the log names none to go on in.
+    pub(super) seeks: bool,
+    /// Something was found so.
+    pub(super) sought: bool,
+    pub(super) bytes_read: u64,
+    pub(super) requests: u64,
 }
 
 impl<'a> Walk<'a> {
@@ -210,6 +224,9 @@ impl<'a> Walk<'a> {
             unread: None,
             newer: None,
             beyond: None,
+            firsts: None,
+            seeks: false,
+            sought: false,
             put_together: None,
             mounts,
             bytes_read: 0,
@@ -393,6 +410,7 @@ impl<'a> Walk<'a> {
 
     /// The same, and what became of what it needs.
     fn first_without(&mut self, found: &[Found], mut durable_seq: Seq) -> Result<(Option<(usize, There)>, Seq)> {
+        let last = found.last().map_or(Epoch(0), |f| f.header.epoch);
         for (i, f) in found.iter().enumerate() {
             if f.header.seq <= durable_seq {
                 continue;
@@ -401,7 +419,7 @@ impl<'a> Walk<'a> {
             if there == There::Intact {
                 continue;
             }
-            let proof = if broken(Break::AstrayUnread) { Seq(0) } else { self.astray_on(f)? };
+            let proof = if broken(Break::AstrayUnread) { Seq(0) } else { self.astray_on(f, last)? };
             if proof < f.header.seq {
                 return Ok((Some((i, there)), durable_seq));
             }
@@ -410,13 +428,15 @@ impl<'a> Walk<'a> {
         Ok((None, durable_seq))
     }
 
-    /// The highest durable sequence that a later header proves which lies in the payload or data of this partial.
-    fn astray_on(&mut self, f: &Found) -> Result<Seq> {
+    /// The highest durable sequence that a later header proves which lies in the payload or data of this partial, and is of no later
+    /// epoch than the last that was found.
+    fn astray_on(&mut self, f: &Found, last: Epoch) -> Result<Seq> {
         let payload = (f.header.payload_addr(), f.header.payload_blocks);
         let data = named(f).unwrap_or_default();
         let mut proof = Seq(0);
         let mounts = self.mounts.clone();
-        let counts = |h: &Header| h.epoch >= f.header.epoch && h.seq > f.header.seq && proves(&mounts, h);
+        let epochs = f.header.epoch..=last;
+        let counts = |h: &Header| epochs.contains(&h.epoch) && h.seq > f.header.seq && proves(&mounts, h);
         for (first, blocks) in std::iter::once(payload).chain(data.iter().map(covered::place)) {
             for addr in (0..u64::from(blocks)).map(|n| Addr(first.0 + n)) {
                 match self.of_chain(addr, |h| h.addr != addr && counts(h)) {
@@ -431,7 +451,7 @@ impl<'a> Walk<'a> {
 
     /// The partial at `addr` if it follows the last accepted one: the copy that is whole, if one is.
     /// `left_out`: how many blocks it says that it left out.
-    fn following(&mut self, addr: Addr, new_segment: bool, left_out: u32) -> Result<Option<Found>> {
+    pub(super) fn following(&mut self, addr: Addr, new_segment: bool, left_out: u32) -> Result<Option<Found>> {
         let mut best = self.following_here(addr, new_segment, left_out)?;
         if best.as_ref().is_some_and(Found::is_whole) {
             return Ok(best);
@@ -457,38 +477,12 @@ impl<'a> Walk<'a> {
                 header.seq == at.seq.next() && header.prev_addr == at.last_addr && header.prev_crc == at.last_crc;
             header.addr == addr
                 && epoch_fits
+                && is_possible(header)
                 && header.left_out == left_out
                 && (linked || broken(Break::PastHole) && header.seq > at.seq)
         };
         let Some((header, crc, records)) = self.of_chain(addr, fits)? else { return Ok(None) };
         self.found(header, crc, records).map(Some)
-    }
-
-    /// The partial with which a later mount went on from here. That mount
-    /// decided that the log ended here, so nothing else that follows counts,
-    /// even if it fits: it was dropped then.
-    fn resumed(&mut self) -> Result<Option<Found>> {
-        let Some(segment) = self.at.next else { return Ok(None) };
-        let first = Addr::new(segment, 0);
-        if self.beyond.as_ref().is_none_or(|(of, _)| *of != segment) {
-            let ways = self.storage.ways_around(first, 1);
-            let reads = if ways.is_empty() {
-                vec![self.storage.read(first, 1)]
-            } else {
-                ways.into_iter().map(|avoid| self.storage.read_rather_around(first, 1, avoid)).collect()
-            };
-            self.bytes_read += (reads.len() * BLOCK_BYTES) as u64;
-            self.requests += reads.len() as u64;
-            // What cannot be read is missed when the walk comes there.
-            let heads = reads.into_iter().flatten().filter_map(|bytes| Header::peek(&bytes).ok());
-            self.beyond = Some((segment, heads.collect()));
-        }
-        let links =
-            |h: &Header| h.epoch > self.at.epoch && h.prev_addr == self.at.last_addr && h.prev_crc == self.at.last_crc;
-        match &self.beyond {
-            Some((_, heads)) if heads.iter().any(links) => self.following(first, true, 0),
-            _ => Ok(None),
-        }
     }
 
     /// The partial that follows the last accepted one at this block of a segment, or behind units that were left out there.
@@ -515,13 +509,14 @@ impl<'a> Walk<'a> {
     pub fn step(&mut self) -> Result<Option<Found>> {
         self.unread = None;
         let mut next = self.resumed()?;
-        if next.is_none() && self.at.block < self.storage.segment_blocks {
-            next = self.following_from(self.at.segment, self.at.block)?;
+        if next.is_none() {
+            next = match self.left_behind() {
+                Some(epoch) => self.gone_on(epoch)?,
+                None => self.right_behind()?,
+            };
         }
         if next.is_none() {
-            if let Some(segment) = self.at.next {
-                next = self.following_from(segment, 0)?;
-            }
+            next = self.resumed_anywhere()?;
         }
         if let Some(f) = &next {
             self.at.epoch = f.header.epoch;
@@ -537,20 +532,41 @@ impl<'a> Walk<'a> {
         Ok(next)
     }
 
+    /// What follows here, or in the next segment.
+    fn right_behind(&mut self) -> Result<Option<Found>> {
+        let mut next = None;
+        if self.at.block < self.storage.segment_blocks {
+            next = self.following_from(self.at.segment, self.at.block)?;
+        }
+        match self.at.next.filter(|_| next.is_none()) {
+            Some(segment) => self.following_from(segment, 0),
+            None => Ok(next),
+        }
+    }
+
     /// Walks to the end.
     pub fn run(mut self) -> Result<Outcome> {
+        self.seeks = true;
         let mut found: Vec<Found> = Vec::new();
         let mut durable_seq = self.at.seq;
+        let begin = (self.at.seq, self.at.epoch);
         while let Some(f) = self.step()? {
             durable_seq = durable_seq.max(f.header.durable_seq);
             found.push(f);
         }
         let unread = self.unread.filter(|_| !self.closed && !broken(Break::UnreadIsEnd));
-        let proof = if broken(Break::DamageIsEnd) { Seq(0) } else { self.proof_behind()? };
-        durable_seq = durable_seq.max(proof);
+        let proof = if broken(Break::DamageIsEnd) { Proof::default() } else { self.proof_behind()? };
+        let left = self.left_behind().map(|epoch| (epoch, self.at.seq.next()));
+        if left.is_some() {
+            durable_seq = durable_seq.max(self.at.seq);
+        }
+        durable_seq = durable_seq.max(proof.of_epoch);
         let total = found.len();
-        let (unproven, durable_seq) = self.first_without(&found, durable_seq)?;
-        let damage = self.damage(proof, unread).or_else(|| self.unread_in(&found, unproven));
+        let (unproven, vouched) = self.first_without(&found, durable_seq)?;
+        // Behind the first that lacks something, a later life may have gone on.
+        let first = unproven.and_then(|(i, _)| found.get(i)).map(|f| &f.header);
+        let reached = first.map_or((self.at.last_addr, self.at.seq), |h| (h.prev_addr, Seq(h.seq.0.saturating_sub(1))));
+        let damage = self.damage(proof.of_any, reached, unread).or_else(|| self.unread_in(&found, unproven));
         let mut verdicts = vec![if damage.is_some() { Verdict::Damage } else { Verdict::Ends }];
         let end = Self::end(&found, unproven.map(|(i, _)| i), &mut verdicts);
         found.truncate(end);
@@ -559,33 +575,37 @@ impl<'a> Walk<'a> {
         }
         Ok(Outcome {
             dropped: (total - end) as u64,
+            stopped: found.last().map_or(begin, |f| (f.header.seq, f.header.epoch)),
             accepted: found,
-            durable_seq,
+            durable_seq: vouched.max(proof.of_any),
+            vouched,
             damage,
             is_newer: self.newer.is_some(),
-            stopped: (self.at.seq, self.at.epoch),
+            left,
+            sought: self.sought,
             verdicts,
             bytes_read: self.bytes_read,
             requests: self.requests,
         })
     }
 
-    /// Why more was committed than was found, or may have been.
-    fn damage(&self, proof: Seq, unread: Option<Addr>) -> Option<String> {
-        let (last, next) = (self.at.last_addr, self.at.seq.next());
+    /// Why more was committed than was found, or may have been: behind this partial.
+    fn damage(&self, proof: Seq, (last, reached): (Addr, Seq), unread: Option<Addr>) -> Option<String> {
+        let (end, next) = (self.at.last_addr, self.at.seq.next());
         if let Some((addr, version)) = self.newer {
             return Some(format!(
-                "the log behind {last} has format version {version} at {addr}, newer than this program; update nenrin"
+                "the log behind {end} has format version {version} at {addr}, newer than this program; update nenrin"
             ));
         }
         match unread {
-            _ if proof > self.at.seq => Some(format!(
-                "the log is damaged {}: partial {next} was durable (a later one proves {proof}) and cannot be read",
-                where_behind(last)
+            _ if proof > reached => Some(format!(
+                "the log is damaged {}: partial {} was durable (a later one proves {proof}) and cannot be read",
+                where_behind(last),
+                reached.next()
             )),
             Some(addr) => Some(format!(
                 "the log is damaged {}: the device does not give {addr}, where partial {next} may have been",
-                where_behind(last)
+                where_behind(end)
             )),
             None => None,
         }
@@ -604,13 +624,14 @@ impl<'a> Walk<'a> {
 
     /// The highest durable sequence that a header behind the end proves, when it is higher than where the walk stopped:
     /// whichever device has that header.
-    fn proof_behind(&mut self) -> Result<Seq> {
-        let mut proof = Seq(0);
+    fn proof_behind(&mut self) -> Result<Proof> {
+        let mut proof = Proof::default();
         let mut places = vec![(self.at.segment, self.at.block)];
         places.extend(self.at.next.map(|s| (s, 0)));
         for (segment, first) in places {
             self.each_way(segment, first, &mut |walk| {
-                proof = proof.max(walk.proof_in(segment, first)?);
+                let found = walk.proof_in(segment, first)?;
+                proof = Proof { of_any: proof.of_any.max(found.of_any), of_epoch: proof.of_epoch.max(found.of_epoch) };
                 Ok(())
             })?;
         }
@@ -648,17 +669,21 @@ impl<'a> Walk<'a> {
 
     /// What headers in this segment prove, from this block on. What a header says is as true
     /// where a device misplaced it: perhaps just there because it lies on what it proves.
-    fn proof_in(&mut self, segment: SegmentNo, first: u32) -> Result<Seq> {
-        let (mut proof, mut block) = (Seq(0), first);
+    fn proof_in(&mut self, segment: SegmentNo, first: u32) -> Result<Proof> {
+        let (mut proof, mut block) = (Proof::default(), first);
         let (epoch, seq, mounts) = (self.at.epoch, self.at.seq, self.mounts.clone());
-        let counts = |h: &Header| h.epoch >= epoch && h.seq > seq && proves(&mounts, h);
+        let comes_later = |h: &Header| h.epoch > epoch || h.epoch == epoch && h.seq > seq;
+        let counts = |h: &Header| comes_later(h) && proves(&mounts, h);
         while block < self.storage.segment_blocks {
             let addr = Addr::new(segment, block);
             block += 1;
             let Some((h, ..)) = self.of_chain(addr, counts)? else { continue };
             let at_home = h.addr == addr;
             if at_home || !broken(Break::AstrayUnread) {
-                proof = proof.max(h.durable_seq);
+                proof.of_any = proof.of_any.max(h.durable_seq);
+                if h.epoch == epoch || broken(Break::LaterVouches) {
+                    proof.of_epoch = proof.of_epoch.max(h.durable_seq);
+                }
                 block += if at_home { h.total_blocks().max(1) - 1 } else { 0 };
             }
         }
@@ -704,6 +729,20 @@ impl<'a> Walk<'a> {
         }
         Ok(there)
     }
+}
+
+/// What headers behind the end of a walk prove to have been durable.
+#[derive(Clone, Copy, Default)]
+struct Proof {
+    /// Those of the epoch where it ended, and of later ones.
+    of_any: Seq,
+    /// Those of that epoch alone: only they speak of what the walk followed.
+    of_epoch: Seq,
+}
+
+/// Whether a header says nothing that no counting leads to.
+pub(super) fn is_possible(header: &Header) -> bool {
+    header.epoch.0 < COUNTER_MAX || broken(Break::CountersBelieved)
 }
 
 /// Where a log goes wrong whose last good partial is this.

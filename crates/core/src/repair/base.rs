@@ -22,6 +22,7 @@ use crate::breaks::{Break, broken};
 use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
+use crate::per_segment::PerSegment;
 use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of};
 use crate::segments::Segments;
 use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history, is_space_key};
@@ -66,7 +67,7 @@ pub(super) struct Base {
     /// Newest death that a lost node of history may have held.
     pub past_lost: Option<Cno>,
     /// Segments nothing may be written to before the repair is done.
-    pub held: Vec<bool>,
+    pub held: PerSegment<bool>,
     /// What the space tree said of segments.
     pub segment_items: BTreeMap<u64, Segment>,
     /// Inodes from here on may have been made in a part of the log that is missing.
@@ -180,7 +181,6 @@ pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Re
         return Err(Error::Open(format!("features that this program can only read (bits {bits:#x}); update nenrin")));
     }
     let storage = storage_of(assembly);
-    let count = storage.end();
     let mut all: Vec<Candidate> = Vec::new();
     let mut proven = Seq(0);
     for superblock in found.roots.iter().filter(|r| r.uuid == newest.uuid) {
@@ -202,7 +202,7 @@ pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Re
     if let Some(c) = all.get_mut(chosen) {
         c.miss(&storage, furthest)?;
     }
-    let mut held = vec![false; count as usize];
+    let mut held = PerSegment::of(storage.numbers());
     for c in all.iter().enumerate().filter(|(i, _)| *i < 2 || *i == chosen).map(|(_, c)| c) {
         hold(c, &mut held)?;
     }
@@ -263,16 +263,14 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
     Ok(Candidate { superblock: superblock.clone(), root, trees, log, islands, cache })
 }
 
-fn hold_segments(held: &mut [bool], segments: impl IntoIterator<Item = SegmentNo>) {
+fn hold_segments(held: &mut PerSegment<bool>, segments: impl IntoIterator<Item = SegmentNo>) {
     for segment in segments {
-        if let Some(h) = held.get_mut(segment.0 as usize) {
-            *h = true;
-        }
+        held.change(segment, |held| *held = true);
     }
 }
 
 /// Marks what a root and the log behind it may need.
-fn hold(c: &Candidate, held: &mut [bool]) -> Result<()> {
+fn hold(c: &Candidate, held: &mut PerSegment<bool>) -> Result<()> {
     hold_segments(held, c.root.index_segments.iter().map(|(segment, _)| *segment));
     hold_segments(held, c.superblock.root.iter().map(|(addr, _)| addr.segment()));
     hold_segments(held, [c.superblock.chain.0]);
@@ -317,7 +315,13 @@ pub(super) fn named(f: &Found) -> Vec<Extent> {
     out
 }
 
-fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, losses: &mut Losses) -> Result<Base> {
+fn start(
+    storage: Arc<Storage>,
+    c: Candidate,
+    held: PerSegment<bool>,
+    is_recent: bool,
+    losses: &mut Losses,
+) -> Result<Base> {
     let Candidate { superblock, root, trees, log, islands, cache } = c;
     let mut state = State {
         cache,
@@ -354,7 +358,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, 
     roll_forward(&mut state, &mut chain, &log.accepted, None, losses)?;
     let first_made = state.next_ino;
     let gap_from = log.damage.is_some().then_some(first_made);
-    let to_equalize = unproven_of(log.accepted.iter().filter(|f| f.header.seq > log.durable_seq))
+    let to_equalize = unproven_of(log.accepted.iter().filter(|f| f.header.seq > log.vouched))
         .into_iter()
         .chain(unproven_of(islands.iter().flatten()))
         .collect();

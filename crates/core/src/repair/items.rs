@@ -18,10 +18,15 @@ impl Mender {
             if !this.is_in_place(key) || items::birth(value).is_err() {
                 return this.drop_item(key, "it is no item of the live tree");
             }
-            if items::birth(value).is_ok_and(|b| b > this.state.open_cno) {
-                let value = with_birth(value, this.state.open_cno);
-                return this.set(*key, value);
+            let open = this.state.open_cno;
+            let corrected = items::birth(value).is_ok_and(|b| b > open).then(|| with_birth(value, open));
+            if let Some(value) = &corrected {
+                this.set(*key, value.clone())?;
+                if broken(Break::FutureUnchecked) {
+                    return Ok(());
+                }
             }
+            let value: &[u8] = corrected.as_deref().unwrap_or(value);
             let right = match key.kind {
                 Kind::Inode => {
                     Inode::decode(value).is_ok_and(|i| FileKind::from_mode(i.mode).mode() == i.mode & !0o7777)

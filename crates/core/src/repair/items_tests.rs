@@ -11,7 +11,7 @@ use crate::{At, Fs, MkfsOptions, MountOptions, XattrMode, mkfs};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use nenrin_format::items::{Extent, Inode};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{BLOCK_BYTES, Ino};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -102,6 +102,33 @@ fn what_only_an_overlapping_extent_had_is_lost_and_no_hole() {
 #[should_panic(expected = "what an extent had reads as zeros")]
 fn what_an_overlapping_extent_had_and_is_a_hole_is_noticed() {
     crate::breaks::with(crate::breaks::Break::OverlapReadsZeros, overlapping);
+}
+
+/// Items that were born in the future, and are wrong in more than that: one overlaps another, one lies outside the volume.
+fn from_the_future() {
+    let (device, inos) = files(&[10, 15]);
+    let (fs, report) = edited(&device, |s| {
+        let birth = s.open_cno.next();
+        let (key, e) = extent(s, inos[1]);
+        s.live.remove(&s.cache, &key).unwrap();
+        put(s, inos[0], 5, &Extent { birth, ..e.clone() });
+        resize(s, inos[0], 25, 20 * BLOCK);
+        put(s, inos[1], 0, &Extent { birth, addr: Addr::new(SegmentNo(1 << 20), 0), ..e });
+    });
+    assert_eq!(bytes_of(&fs, inos[0], 20), [vec![Some(1); 10], vec![None; 10]].concat(), "{report:?}");
+    assert_eq!(bytes_of(&fs, inos[1], 15), [None; 15], "{report:?}");
+}
+
+#[test]
+fn what_is_born_in_the_future_is_looked_at_all_the_same() {
+    from_the_future();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "cannot be repaired yet")]
+fn what_is_born_in_the_future_and_not_looked_at_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FutureUnchecked, from_the_future);
 }
 
 /// A file says of blocks that are another's that they are its own: those in the midst of its extent, and some beside them.

@@ -8,6 +8,7 @@
 use super::losses::{About, LossKind, Losses};
 use super::unknown::Hole;
 use crate::index::{LostRange, Value};
+use crate::per_segment::PerSegment;
 use crate::state::State;
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -48,7 +49,7 @@ pub(super) struct Mender {
     /// Newest death that a lost node of history may have held.
     pub past_lost: Option<Cno>,
     /// Segments nothing may be written to before the repair is done.
-    pub held: Vec<bool>,
+    pub held: PerSegment<bool>,
     /// What the space tree said of segments.
     pub segment_items: BTreeMap<u64, Segment>,
 }

@@ -17,6 +17,7 @@ use super::space::written;
 use crate::breaks::{Break, broken};
 use crate::covered;
 use crate::index::Value;
+use crate::per_segment::Ordinals;
 use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_format::items::{EXTENT_SHARED, Extent};
@@ -26,27 +27,29 @@ use std::ops::Range;
 
 /// One bit for each block.
 struct Bits {
+    ordinals: Ordinals,
     segment_blocks: u64,
     words: Vec<u64>,
 }
 
 impl Bits {
-    fn new(segments: u64, segment_blocks: u32) -> Self {
-        let words = vec![0; (segments * u64::from(segment_blocks)).div_ceil(64) as usize];
-        Self { segment_blocks: u64::from(segment_blocks), words }
+    fn new(storage: &Storage) -> Self {
+        let (ordinals, segment_blocks) = (Ordinals::of(storage.numbers()), u64::from(storage.segment_blocks));
+        let words = vec![0; (ordinals.count() * segment_blocks).div_ceil(64) as usize];
+        Self { ordinals, segment_blocks, words }
     }
-    fn place(&self, addr: Addr) -> (usize, u64) {
-        let i = addr.segment().0 * self.segment_blocks + u64::from(addr.block());
-        ((i / 64) as usize, 1 << (i % 64))
+    fn place(&self, addr: Addr) -> Option<(usize, u64)> {
+        let i = self.ordinals.place(addr.segment())? * self.segment_blocks + u64::from(addr.block());
+        Some(((i / 64) as usize, 1 << (i % 64)))
     }
     /// What is outside the volume is set.
     fn has(&self, addr: Addr) -> bool {
-        let (word, bit) = self.place(addr);
-        self.words.get(word).is_none_or(|w| w & bit != 0)
+        let word = self.place(addr).and_then(|(word, bit)| Some((self.words.get(word)?, bit)));
+        word.is_none_or(|(w, bit)| w & bit != 0)
     }
     fn set(&mut self, addr: Addr) {
-        let (word, bit) = self.place(addr);
-        if let Some(w) = self.words.get_mut(word) {
+        let word = self.place(addr).and_then(|(word, bit)| Some((self.words.get_mut(word)?, bit)));
+        if let Some((w, bit)) = word {
             *w |= bit;
         }
     }
@@ -59,8 +62,8 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    pub fn new(segments: u64, segment_blocks: u32) -> Self {
-        Self { owned: Bits::new(segments, segment_blocks), alone: Bits::new(segments, segment_blocks) }
+    pub fn new(storage: &Storage) -> Self {
+        Self { owned: Bits::new(storage), alone: Bits::new(storage) }
     }
     /// Whether the block has an owner, and not both would share it.
     fn is_denied(&self, e: &Extent, addr: Addr) -> bool {
@@ -127,13 +130,13 @@ impl Mender {
                 self.share(&contested)?;
             }
         }
-        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
+        let mut owners = Owners::new(&self.storage);
         self.take_away(&mut |e| Ok(owners.claim(e).is_none().then_some(0..e.blocks).into_iter().collect()))
     }
 
     /// Blocks with several owners that do not all share them.
     fn contested(&self) -> Result<Option<Bits>> {
-        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
+        let mut owners = Owners::new(&self.storage);
         let mut contested = None;
         let state = &self.state;
         for tree in [&state.live].into_iter().chain(state.history.iter().map(|t| &t.tree)) {
@@ -141,8 +144,7 @@ impl Mender {
                 let Some(e) = written(key, value) else { return Ok(()) };
                 for addr in (0..e.blocks).map(|i| e.addr.add(i)) {
                     if owners.is_denied(&e, addr) {
-                        let new = || Bits::new(self.storage.end(), self.storage.segment_blocks);
-                        contested.get_or_insert_with(new).set(addr);
+                        contested.get_or_insert_with(|| Bits::new(&self.storage)).set(addr);
                     }
                     owners.give(&e, addr);
                 }

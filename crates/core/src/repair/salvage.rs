@@ -25,6 +25,7 @@ use super::unknown::Unknown;
 use crate::breaks::{Break, broken};
 use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
+use crate::per_segment::PerSegment;
 use crate::recovery::{Island, Walk, chain_of, read_root};
 use crate::segments::Segments;
 use crate::state::{KnownPast, Sheds, State};
@@ -72,7 +73,7 @@ pub(super) fn find(
     storage: &Arc<Storage>,
     found: &Probe,
     newest: &Superblock,
-    mut held: Vec<bool>,
+    mut held: PerSegment<bool>,
     losses: &mut Losses,
 ) -> Result<Option<Base>> {
     let cache = Arc::new(NodeCache::new(storage.clone(), CACHE_BYTES));
@@ -138,10 +139,8 @@ fn retention(
     }))
 }
 
-pub(super) fn hold(held: &mut [bool], addr: Addr) {
-    if let Some(h) = held.get_mut(addr.segment().0 as usize) {
-        *h = true;
-    }
+pub(super) fn hold(held: &mut PerSegment<bool>, addr: Addr) {
+    held.change(addr.segment(), |held| *held = true);
 }
 
 /// All intact nodes of the live tree, of checkpoints up to this epoch.
@@ -293,7 +292,7 @@ fn base(
     epoch: Epoch,
     cache: Arc<NodeCache>,
     start: Start,
-    held: Vec<bool>,
+    held: PerSegment<bool>,
 ) -> Base {
     let known = start.seq > Seq(0);
     let state = State {

@@ -3,13 +3,15 @@
 //!
 //! Invariants
 //! 1. No segment is written to.
-//! 2. Every root written is the same state as the newest one; each is durable before the next takes the place of another.
+//! 2. Nothing that a root leads to depends on a slot that is lost.
+//! 3. Every root written is the same state as the newest one; each is durable before the next takes the place of another.
 
 use super::losses::MendKind;
 use super::{RepairReport, is_of_structure};
 use crate::breaks::{Break, broken};
 use crate::check::{self, CheckOptions, CheckReport, Progress, What};
 use crate::devices::Assembly;
+use crate::recovery::{Walk, chain_of};
 use crate::storage::{Storage, storage_of};
 use crate::{Clock, Result};
 use nenrin_device::BlockDevice;
@@ -42,6 +44,10 @@ pub(super) fn alone(
         || storage.others_stand_in()
         || broken(Break::SlotsTakeRoom)
     {
+        return Ok(None);
+    }
+    // Without a lost slot nobody would look for what the log does not name: that is to be in a root first.
+    if Walk::new(&storage, &chain_of(newest)).run()?.sought {
         return Ok(None);
     }
     let slots = before.count(What::SlotDamaged) + before.count(What::SlotStale);

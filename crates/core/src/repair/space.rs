@@ -11,6 +11,7 @@ use super::mender::Mender;
 use super::owners::Owners;
 use crate::breaks::{Break, broken};
 use crate::log::index::NODES_MAX;
+use crate::per_segment::PerSegment;
 use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
 use crate::state::{REST_FORK, State, is_space_key};
 use crate::{Error, Result};
@@ -90,16 +91,16 @@ impl Mender {
         }
         let state = &mut self.state;
         let cache = state.cache.clone();
-        let mut content = vec![false; self.storage.end() as usize];
+        let mut content: PerSegment<bool> = PerSegment::of(self.storage.numbers());
         for tree in std::iter::once(&state.live).chain(state.history.iter().map(|t| &t.tree)) {
             tree.walk(&cache, &mut |key, value| {
                 if let Some(e) = written(key, value) {
-                    content[e.addr.segment().0 as usize] = true;
+                    content.change(e.addr.segment(), |has| *has = true);
                 }
                 Ok(())
             })?;
         }
-        let is_mixed = |ptr: &NodePtr| ptr.copies.iter().any(|a| content.get(a.segment().0 as usize) == Some(&true));
+        let is_mixed = |ptr: &NodePtr| ptr.copies.iter().any(|a| content.get(a.segment()));
         let mut touched = 0;
         for tree in [&mut state.live, &mut state.space].into_iter().chain(state.history.iter_mut().map(|t| &mut t.tree))
         {
@@ -123,14 +124,12 @@ impl Mender {
 
     /// Counts everything. `generation`: the next to be written.
     pub(super) fn recount(&mut self, generation: Generation) -> Result<()> {
-        let count = self.storage.end() as usize;
-        let mut nodes = vec![0u32; count];
+        let none: PerSegment<u32> = PerSegment::of(self.storage.numbers());
+        let (mut nodes, mut live, mut history) = (none.clone(), none.clone(), none);
         let cache = self.state.cache.clone();
         let mut placed = |ptr: &nenrin_format::node::NodePtr| {
             for addr in ptr.copies {
-                if let Some(n) = nodes.get_mut(addr.segment().0 as usize) {
-                    *n += 1;
-                }
+                nodes.change(addr.segment(), |n| *n += 1);
             }
         };
         self.state.history.retain(|t| t.tree.height() > 0 || !t.sealed);
@@ -139,11 +138,10 @@ impl Mender {
         {
             tree.recount(&cache, &mut placed)?;
         }
-        let (mut live, mut history) = (vec![0u32; count], vec![0u32; count]);
         let (mut inodes, mut live_blocks, mut history_blocks) = (0, 0, 0);
         let mut next_ino = state.next_ino;
         let (mut named_blocks, mut promised_blocks) = (0, 0);
-        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
+        let mut owners = Owners::new(&self.storage);
         state.live.walk(&cache, &mut |key, value| {
             inodes += u64::from(key.kind == Kind::Inode);
             next_ino = next_ino.max(Ino(key.ino).next());
@@ -152,7 +150,7 @@ impl Mender {
                 let fresh = owners.claim(&e).unwrap_or(0);
                 named_blocks += u64::from(e.blocks);
                 live_blocks += u64::from(fresh);
-                live[e.addr.segment().0 as usize] += fresh;
+                live.change(e.addr.segment(), |n| *n += fresh);
             }
             Ok(())
         })?;
@@ -161,7 +159,7 @@ impl Mender {
                 if let Some(e) = written(key, value) {
                     let fresh = owners.claim(&e).unwrap_or(0);
                     history_blocks += u64::from(fresh);
-                    history[e.addr.segment().0 as usize] += fresh;
+                    history.change(e.addr.segment(), |n| *n += fresh);
                 }
                 Ok(())
             })?;
@@ -170,14 +168,15 @@ impl Mender {
         (state.named_blocks, state.promised_blocks) = (named_blocks, promised_blocks);
         state.next_ino = next_ino;
         let mut segments = Segments::new(&self.storage.numbers(), self.storage.segment_blocks, generation);
-        for i in 0..count {
-            let old = self.segment_items.get(&(i as u64)).copied().unwrap_or_default();
-            let content = live[i] + history[i] > 0;
-            let unused = !content && nodes[i] == 0;
+        for (no, live_blocks) in live.iter() {
+            let (history_blocks, nodes) = (history.get(no), nodes.get(no));
+            let old = self.segment_items.get(&no.0).copied().unwrap_or_default();
+            let content = live_blocks + history_blocks > 0;
+            let unused = !content && nodes == 0;
             let item = Segment {
-                live_blocks: live[i],
-                history_blocks: history[i],
-                emptied_generation: if unused && self.held[i] && !broken(Break::RepairOverOld) {
+                live_blocks,
+                history_blocks,
+                emptied_generation: if unused && self.held.get(no) && !broken(Break::RepairOverOld) {
                     generation.0
                 } else {
                     0
@@ -190,10 +189,9 @@ impl Mender {
                     kind => kind,
                 },
             };
-            let no = SegmentNo(i as u64);
             segments.load(no, item);
-            if nodes[i] > 0 {
-                segments.load_nodes(no, nodes[i], generation);
+            if nodes > 0 {
+                segments.load_nodes(no, nodes, generation);
             }
         }
         self.store(segments)

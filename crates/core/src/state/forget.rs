@@ -16,6 +16,7 @@ use nenrin_format::items::{Dirent, Extent, Forget, KeepRule};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::{Ino, Time};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// Items to be forgotten, each with how many others are looked at before it, and where to go on, or `None` at the end of the tree.
@@ -88,7 +89,7 @@ impl State {
         })?;
         // What lives, or has a name, is nothing to be forgotten, whatever a damaged volume says.
         if past.is_none() {
-            let inos: std::collections::BTreeSet<u64> = gone.iter().map(|(_, k, _)| k.ino).collect();
+            let inos: BTreeSet<u64> = gone.iter().map(|(_, k, _)| k.ino).collect();
             for ino in inos {
                 if self.is_living(Ino(ino))? {
                     gone.retain(|(_, k, _)| k.ino != ino);
@@ -142,14 +143,13 @@ impl State {
     /// The list as the space tree has it, without what lives: those are returned. Where that cannot be read it is found out later.
     pub fn load_forgetting(&mut self) -> Result<Vec<Ino>> {
         let (from, to) = (forget_key(Ino(0)), forget_key(Ino(u64::MAX)));
-        let mut list = std::collections::BTreeSet::new();
+        let mut list = BTreeSet::new();
         self.space.scan(&self.cache, &from, &to, &mut |k, _| {
             list.insert(Ino(k.off));
             ControlFlow::Continue(())
         })?;
-        let living: Vec<Ino> = list.iter().copied().filter(|ino| self.is_living(*ino).unwrap_or(false)).collect();
-        list.retain(|ino| !living.contains(ino));
-        self.forgetting = if broken(Break::ForgetNotResumed) { Default::default() } else { list };
-        Ok(living)
+        let (living, rest): (BTreeSet<Ino>, _) = list.into_iter().partition(|i| self.is_living(*i).unwrap_or(false));
+        self.forgetting = if broken(Break::ForgetNotResumed) { Default::default() } else { rest };
+        Ok(living.into_iter().collect())
     }
 }

@@ -9,7 +9,7 @@ use nenrin_format::items::{
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, attr_mask};
-use nenrin_format::{Cno, Ino, Invalid, Time, XATTR_BYTES_MAX};
+use nenrin_format::{COUNTER_MAX, Cno, Ino, Invalid, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
 /// Items that go at once with their inode; more are left to the reaper.
@@ -85,6 +85,9 @@ impl State {
         };
         if self.inode(ino)?.is_some() {
             return Err(Error::Corrupt(format!("inode {ino} is made twice")));
+        }
+        if ino.0 >= COUNTER_MAX && !broken(Break::CountersBelieved) {
+            return Err(Error::Corrupt(format!("inode {ino} is made, and no root can state such a number")));
         }
         if parent.0 != 0 {
             // All history is what an inode has for which nothing is said.

@@ -4,9 +4,10 @@
 
 use crate::common::{TestClock, World, file};
 use nenrin_core::format::Ino;
+use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::superblock::{self, Superblock};
 use nenrin_core::repair::{LossKind, RepairPlan};
-use nenrin_core::{At, DamagedReads, Error, Fs, MkfsOptions, MountOptions, SegmentState, probe};
+use nenrin_core::{At, Barrier, DamagedReads, Error, Fs, MkfsOptions, MountOptions, SegmentState, probe};
 use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
 use std::sync::Arc;
 
@@ -209,20 +210,27 @@ fn crashed_twice() -> (Vec<u8>, Superblock, u64) {
 
 /// The same, with so many commits in the second life.
 fn crashed_after(commits: u64) -> (Vec<u8>, Superblock, u64) {
+    crashed_with(commits, 1)
+}
+
+/// The same, with so many commits dropped, of which the first lacks its payload.
+fn crashed_with(commits: u64, dropped: u8) -> (Vec<u8>, Superblock, u64) {
     let w = World::with(32 << 20, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
-    let fs = w.open();
+    // Nothing says of the last few that they were durable.
+    let barrier = if dropped > 1 { Barrier::Checkpoint } else { Barrier::Sync };
+    let fs = w.open_with(MountOptions { barrier, ..MountOptions::default() });
     let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
     for i in 0..5u8 {
         fs.write(f.ino, u64::from(i) * 4096, &[i + 100; 4096], 0).unwrap();
         fs.fsync_wait(f.ino).unwrap();
     }
     let mut bytes = w.device.inner().snapshot();
-    // The last payload never arrived.
-    let last = bytes.chunks_exact(BLOCK).rposition(|b| b == [104; BLOCK]).unwrap();
+    // One payload never arrived.
+    let last = bytes.chunks_exact(BLOCK).rposition(|b| b == [105 - dropped; BLOCK]).unwrap();
     bytes[last * BLOCK..][..BLOCK].fill(0);
     let device = Arc::new(MemDevice::from_bytes(bytes));
     let fs = Fs::open(vec![device.clone()], w.clock.clone(), MountOptions::default()).unwrap();
-    assert_eq!(fs.recovery_report().dropped, 1);
+    assert_eq!(fs.recovery_report().dropped, u64::from(dropped));
     let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap();
     for i in 0..commits {
         fs.write(g.ino, i * 4096, &[7; 4096], 0).unwrap();
@@ -266,17 +274,32 @@ fn a_lost_root_after_a_crash_loses_nothing() {
     assert_whole(&fs);
 }
 
+fn destroy_slots(bytes: &mut [u8], sb: &Superblock) {
+    for slot in superblock::slot_blocks(sb.generation, (bytes.len() / BLOCK) as u64) {
+        destroy(bytes, slot);
+    }
+}
+
+fn destroy_root(bytes: &mut [u8], sb: &Superblock) {
+    for (addr, _) in sb.root {
+        destroy(bytes, sb.block_alone(addr).unwrap());
+    }
+}
+
+fn size_of(fs: &Fs, name: &[u8]) -> u64 {
+    fs.lookup(At::Live, Ino::ROOT, name).unwrap().size
+}
+
 /// P4: where the log does not lead there any more, that is damage, not the past.
-#[test]
-fn going_back_in_time_is_damage() {
+fn damaged_when_it_goes_back() {
     let (bytes, sb, begin) = crashed_twice();
     let mut lost = bytes.clone();
     destroy(&mut lost, begin);
-    for slot in superblock::slot_blocks(sb.generation, (bytes.len() / BLOCK) as u64) {
-        destroy(&mut lost, slot);
-    }
+    destroy_slots(&mut lost, &sb);
     let fs = open(lost, false).unwrap();
     assert!(fs.recovery_report().damage.is_some());
+    // Later partials of the second life prove nothing of what it dropped.
+    assert_eq!(size_of(&fs, b"f"), 4 * 4096, "what was dropped is back");
     assert!(matches!(fs.create(Ino::ROOT, b"x", &file(0o600)), Err(Error::ReadOnly)));
     // A root that is known, further on than the log behind the one before leads.
     let device = Arc::new(MemDevice::from_bytes(bytes));
@@ -290,6 +313,142 @@ fn going_back_in_time_is_damage() {
     }
     let fs = open(lost, false).unwrap();
     assert!(fs.recovery_report().damage.is_some(), "{:?}", fs.recovery_report());
+    assert_eq!(size_of(&fs, b"f"), 4 * 4096);
+}
+
+#[test]
+fn going_back_in_time_is_damage() {
+    damaged_when_it_goes_back();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was dropped is back")]
+fn a_later_life_that_vouches_for_what_it_dropped_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LaterVouches, damaged_when_it_goes_back);
+}
+
+/// The volume after a repair, and what that told of the log.
+fn repaired(bytes: Vec<u8>) -> (Arc<Fs>, Vec<String>) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(bytes));
+    let clock = Arc::new(TestClock::default());
+    let plan = RepairPlan::new(std::slice::from_ref(&device), clock.as_ref(), &mut |_| {}).unwrap();
+    let gaps = plan.report().losses.iter().filter(|l| l.kind == LossKind::LogGap).map(|l| l.text.clone()).collect();
+    plan.carry_out(clock.clone()).unwrap();
+    let fs = Fs::open(vec![device], clock, MountOptions::default()).unwrap();
+    assert_eq!(fs.recovery_report().damage, None);
+    (fs, gaps)
+}
+
+/// Of the log of the second life the first two partials are lost: a repair does not put in their place what that life dropped, whole
+/// or not. The root with which it began says so, or what is left of its first partial.
+fn repaired_without_the_first_two(cases: &[(bool, bool)]) {
+    let (bytes, sb, begin) = crashed_after(8);
+    let gap = format!("partial segments {} to {} are missing", sb.chain_seq.next(), sb.chain_seq.0 + 2);
+    for &(by_root, whole) in cases {
+        let mut lost = bytes.clone();
+        if whole {
+            let payload = dropped_payload(&lost, &sb);
+            lost[payload * BLOCK..][..BLOCK].fill(104);
+        }
+        destroy(&mut lost, begin + 2);
+        if by_root {
+            destroy(&mut lost, begin);
+        } else {
+            lost[begin as usize * BLOCK + 300] ^= 1;
+            destroy_slots(&mut lost, &sb);
+        }
+        let fs = open(lost.clone(), true).unwrap();
+        assert!(fs.recovery_report().damage.is_some());
+        assert_eq!(size_of(&fs, b"f"), 4 * 4096, "what was dropped is back, by root: {by_root}, whole: {whole}");
+        let (fs, gaps) = repaired(lost);
+        assert_eq!(size_of(&fs, b"f"), 4 * 4096, "what was dropped is back, by root: {by_root}, whole: {whole}");
+        assert!(gaps.len() == 1 && gaps[0].starts_with(&gap), "{by_root}: {gap}: {gaps:?}");
+    }
+}
+
+#[test]
+fn a_repair_does_not_follow_what_a_mount_dropped() {
+    repaired_without_the_first_two(&[(true, false), (false, false), (true, true), (false, true)]);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was dropped is back")]
+fn a_life_of_which_only_a_header_is_left_is_noticed() {
+    let repaired = || repaired_without_the_first_two(&[(false, true)]);
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LivesByFound, repaired);
+}
+
+/// The block of the payload of the first partial that the second life dropped.
+fn dropped_payload(bytes: &[u8], sb: &Superblock) -> usize {
+    let is_it = |h: &Header| h.kind == PartialKind::Chain && h.epoch < sb.epoch && h.seq == sb.chain_seq.next();
+    let blocks = bytes.chunks_exact(BLOCK).enumerate();
+    let mut found = blocks.filter_map(|(i, b)| Some((i, Header::peek(b).ok().filter(is_it)?)));
+    let (at, header) = found.next().unwrap();
+    at + header.summary_blocks as usize
+}
+
+/// What was dropped is whole after all: it arrived late, or a read was wrong once. The root of the mount that dropped it cannot be read,
+/// but its slot can: it stays dropped.
+fn dropped_and_whole() {
+    let (mut bytes, sb, begin) = crashed_after(1);
+    let payload = dropped_payload(&bytes, &sb);
+    bytes[payload * BLOCK..][..BLOCK].fill(104);
+    destroy_root(&mut bytes, &sb);
+    destroy(&mut bytes, begin);
+    let fs = open(bytes.clone(), false).unwrap();
+    assert_eq!(size_of(&fs, b"f"), 4 * 4096, "what was dropped is back");
+    drop(fs);
+    // Where the device does not give the place where that mount went on, more may have been there.
+    let device = Arc::new(Faulty::new(Arc::new(MemDevice::from_bytes(bytes))));
+    let at = begin * BLOCK as u64;
+    device.faults().inject(Fault::FailReads { range: at..at + 4096 });
+    let fs = Fs::open(vec![device], Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+    assert!(fs.recovery_report().damage.is_some());
+}
+
+#[test]
+fn what_a_mount_dropped_does_not_come_back_when_its_root_is_lost() {
+    dropped_and_whole();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was dropped is back")]
+fn what_was_cut_off_and_is_followed_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::CutOffFollowed, dropped_and_whole);
+}
+
+/// Three commits were dropped, of which the first is lost by now and the others are whole. Of the life that dropped them the root and
+/// the first two partials are lost.
+fn dropped_behind_what_is_lost() {
+    let (mut bytes, sb, begin) = crashed_with(8, 3);
+    let payload = dropped_payload(&bytes, &sb) as u64;
+    for block in [payload - 1, begin, begin + 2] {
+        destroy(&mut bytes, block);
+    }
+    destroy_root(&mut bytes, &sb);
+    for slot_too in [false, true] {
+        if slot_too {
+            destroy_slots(&mut bytes, &sb);
+        }
+        let (fs, gaps) = repaired(bytes.clone());
+        assert_eq!(size_of(&fs, b"f"), 2 * 4096, "what was dropped is back, slot lost: {slot_too}: {gaps:?}");
+        fs.lookup(At::Live, Ino::ROOT, b"lost+found").unwrap();
+    }
+}
+
+#[test]
+fn a_repair_takes_nothing_from_where_a_life_was_cut_off() {
+    dropped_behind_what_is_lost();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was dropped is back")]
+fn a_life_that_begins_where_something_is_found_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LivesByFound, dropped_behind_what_is_lost);
 }
 
 /// P1, P4: the newest root is lost, and with it the whole segment in which its log begins. The log before it looks as if

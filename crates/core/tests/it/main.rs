@@ -64,6 +64,7 @@ mod submit;
 mod summaries;
 mod trouble;
 mod under_way;
+mod unnamed;
 mod unreadable;
 mod versions;
 mod write_cost;
