@@ -515,7 +515,6 @@ impl Fs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::MountOptions;
     use crate::testing::{create, device, mount};
 
@@ -553,6 +552,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "a count without end")]
     fn counts_for_others_are_noticed() {
-        crate::breaks::with(Break::CountsForOthers, pieces_beside_others);
+        crate::breaks::with(crate::breaks::Break::CountsForOthers, pieces_beside_others);
     }
 }

@@ -88,8 +88,6 @@ enum Stage {
     Roots,
     /// How far it was looked at, when that has begun.
     Log(Option<log::Walked>),
-    /// Index nodes that are only in memory.
-    Unwritten,
     Nodes(TreeId),
     Content(TreeId),
     Mend,
@@ -162,7 +160,7 @@ impl Fs {
         let history: Vec<TreeId> = inner.state.history.iter().rev().map(|t| t.tree.id()).collect();
         let trees = || [TreeId::LIVE, TreeId::SPACE].into_iter().chain(history.iter().copied());
         let contents = trees().filter(|t| *t != TreeId::SPACE);
-        let first = [Stage::Roots, Stage::Log(None), Stage::Unwritten].into_iter();
+        let first = [Stage::Roots, Stage::Log(None)].into_iter();
         let stages = first.chain(trees().map(Stage::Nodes)).chain(contents.map(Stage::Content));
         let nodes: u64 = trees().filter_map(|t| inner.tree(t)).map(Tree::nodes).sum();
         let blocks = inner.state.live_blocks.saturating_add(inner.state.history_blocks);
@@ -205,10 +203,6 @@ impl Fs {
                     let walked = walked.take();
                     self.scrub_log(scrub, walked)?;
                 }
-                Some(Stage::Unwritten) => {
-                    self.write_nodes()?;
-                    scrub.next_stage();
-                }
                 Some(Stage::Nodes(tree)) => {
                     let tree = *tree;
                     self.scrub_nodes(scrub, tree)?;
@@ -225,15 +219,6 @@ impl Fs {
             }
         }
         Ok(())
-    }
-
-    /// Nodes that changed are looked at where they are going to be. Where there is no room for them they are left out.
-    fn write_nodes(&self) -> Result<()> {
-        let is_needed = self.may_mend() && self.lock().dirty_nodes() > 0;
-        match if is_needed { self.index_checkpoint_as_is(false) } else { Ok(()) } {
-            Err(_) if self.may_mend() => Ok(()),
-            other => other,
-        }
     }
 
     pub(super) fn may_mend(&self) -> bool {

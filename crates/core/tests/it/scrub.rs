@@ -55,23 +55,6 @@ fn scrubbed(fs: &Fs) -> ScrubReport {
     scrub.report().clone()
 }
 
-/// What changed since the last index checkpoint is read, too.
-#[test]
-fn nodes_that_are_only_in_memory_are_written_and_read() {
-    let (w, _) = volume();
-    let fs = w.open();
-    let before = scrubbed(&fs).nodes;
-    let d = fs.lookup(At::Live, Ino::ROOT, b"d").unwrap().ino;
-    for i in 0..3000 {
-        let f = fs.lookup(At::Live, d, format!("name-{i}").as_bytes()).unwrap().ino;
-        let change = nenrin_core::SetAttr { mode: Some(0o640), ..nenrin_core::SetAttr::default() };
-        fs.setattr(f, &change).unwrap();
-    }
-    let after = scrubbed(&fs);
-    assert!(after.nodes >= before && after.copies_damaged == 0, "{before} nodes, and then {after:?}");
-    fs.close().unwrap();
-}
-
 #[test]
 fn a_sound_volume_has_nothing_to_mend_and_nothing_is_written() {
     let (w, _) = volume();
