@@ -162,7 +162,8 @@ impl Fs {
         let contents = trees().filter(|t| *t != TreeId::SPACE);
         let first = [Stage::Roots, Stage::Log(None)].into_iter();
         let stages = first.chain(trees().map(Stage::Nodes)).chain(contents.map(Stage::Content));
-        let nodes: u64 = trees().filter_map(|t| inner.tree(t)).map(Tree::nodes).sum();
+        // As roots say, which may say anything.
+        let nodes = trees().filter_map(|t| inner.tree(t)).map(Tree::nodes).fold(0, u64::saturating_add);
         let blocks = inner.state.live_blocks.saturating_add(inner.state.history_blocks);
         Scrub {
             stages: stages.chain([Stage::Mend]).collect(),
@@ -173,7 +174,9 @@ impl Fs {
             rows_unlike: BTreeSet::new(),
             rows_needed: BTreeSet::new(),
             bytes: 0,
-            bytes_expected: nodes * 2 * NODE_BYTES as u64 + blocks * BLOCK_BYTES as u64,
+            bytes_expected: nodes
+                .saturating_mul(2 * NODE_BYTES as u64)
+                .saturating_add(blocks.saturating_mul(BLOCK_BYTES as u64)),
             report: ScrubReport::default(),
         }
     }
