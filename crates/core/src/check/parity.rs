@@ -79,7 +79,7 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
     let trees = || [&state.live, &state.space].into_iter().chain(state.history.iter().map(|t| &t.tree));
     let nodes: u64 = trees().map(Tree::nodes).fold(0, u64::saturating_add);
     let blocks = state.live_blocks.saturating_add(state.history_blocks);
-    log.step(Step::Parity, blocks.saturating_add(nodes * 2 * u64::from(NODE_BLOCKS)));
+    log.step(Step::Parity, blocks.saturating_add(nodes.saturating_mul(2 * u64::from(NODE_BLOCKS))));
     let mut unlike = Unlike::default();
     for tree in trees() {
         unlike.look_at(entered, tree, log)?;
