@@ -39,6 +39,8 @@ step "nenrin diff --content work/thesis $first"
 text "Bring it back beside the new one, or in its place. What is replaced stays in the history, so this can be undone, too:"
 step "nenrin restore work/thesis/chapter1.txt --at $first --to work/thesis/chapter1.old.txt"
 step "nenrin restore work/thesis/chapter1.txt --at $first --force"
+printf '\n%s\n' "A name that is restored is a file of its own. Where the old file has other names (hard links) these keep what they have, and it is told. \`--in-place\` instead of \`--force\` writes to the file itself,
+as long as it is the same file still: all its names have what it was then."
 rm work/thesis/chapter1.old.txt
 pass
 rm -r work/thesis/figures
