@@ -108,7 +108,7 @@ refused 'too small' "$NENRIN" device replace "$MNT" 1 "$W/short.img"
 refused 'force' "$NENRIN" device replace "$MNT" 1 "$W/foreign.img"
 refused 'already' "$NENRIN" device replace "$MNT" 1 "$b"
 refused 'no device of this volume' "$NENRIN" device replace "$MNT" 7 "$c"
-refused 'no such' "$NENRIN" device replace "$MNT" 1 "$W/nothing.img"
+refused 'is not there' "$NENRIN" device replace "$MNT" 1 "$W/nothing.img"
 writing third
 "$NENRIN" device replace --json "$MNT" 1 "$c" >"$W/said"
 grep -q '"done": true' "$W/said" || wrong "$(cat "$W/said")"

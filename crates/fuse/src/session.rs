@@ -72,6 +72,8 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Threads that serve at once at most, when requests have to wait for something.
     pub threads_max: usize,
+    /// Bytes of memory for writes that wait for a thread, so that others are served meanwhile.
+    pub left_bytes_max: usize,
     /// See [`Way`].
     pub way: Way,
     /// See [`Cache`].
@@ -95,6 +97,7 @@ impl Default for SessionOptions {
         Self {
             threads: 4,
             threads_max: 128,
+            left_bytes_max: 128 << 20,
             way: Way::default(),
             cache: Cache::default(),
             permissions: Permissions::default(),
@@ -236,7 +239,8 @@ impl Session {
         let past = options.past.0.clone().filter(|_| at == At::Live);
         // What is forgotten is gone from all states, and nobody tells the kernel of a mount of one.
         let valid = if at == At::Live { options.valid } else { options.valid.min(PAST_VALID) };
-        let behaviour = Behaviour { at, read_only, access_times, own_check, valid, past };
+        let behaviour =
+            Behaviour { at, read_only, access_times, own_check, valid, left_bytes_max: options.left_bytes_max, past };
         let ticks = at == At::Live && !options.tick.is_zero();
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());

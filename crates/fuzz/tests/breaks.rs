@@ -40,7 +40,9 @@ fn memory_for_a_believed_size_is_noticed() {
 
 #[test]
 fn believed_counters_are_noticed() {
+    // The others are at their limits where nothing is added to them that a mount would refuse.
     let mut images = directed::counters_at_their_limits();
+    images.drain(4..);
     images.extend([directed::an_epoch_beyond_all(), directed::an_inode_beyond_all()]);
     let mut unnoticed = Vec::new();
     for (n, image) in images.iter().enumerate() {

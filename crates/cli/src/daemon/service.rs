@@ -211,6 +211,7 @@ impl Service {
         // What is mounted is not thinned away.
         let hold = Hold::new(fs.clone(), at).map_err(plain)?;
         let mut options = options.clone();
+        options.left_bytes_max = fs.options().dirty_bytes_max / 2;
         if fs.health().len() < 2 {
             // One device is kept busy by few threads, and more only change places (decision 0022): but for
             // those that wait for it with a commit.

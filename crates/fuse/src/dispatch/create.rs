@@ -228,6 +228,7 @@ mod tests {
         mkfs_on(&devices, &clock, &MkfsOptions::default()).unwrap();
         let fs = Fs::open(devices, clock, MountOptions::default()).unwrap();
         let behaviour = Behaviour {
+            left_bytes_max: 0,
             at: At::Live,
             read_only: false,
             access_times: false,

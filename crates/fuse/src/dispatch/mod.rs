@@ -27,7 +27,7 @@ pub(crate) use past::PAST_VALID;
 use crate::acl::Acl;
 use crate::errno::Errno;
 use crate::helper::Helper;
-use crate::init::Agreed;
+use crate::init::{Agreed, TRANSFER_BYTES_MAX};
 use crate::nodes::{Nodes, OpenFiles};
 use crate::notify::Notifier;
 use crate::past::{Node, States, Views};
@@ -79,6 +79,8 @@ pub(crate) struct Behaviour {
     pub own_check: bool,
     /// How long the kernel may believe what it was told.
     pub valid: Duration,
+    /// Memory for requests that wait for a thread.
+    pub left_bytes_max: usize,
     /// Knows the states that are shown inside a live mount, if they are.
     pub past: Option<Arc<dyn States>>,
 }
@@ -104,6 +106,8 @@ pub(crate) struct Server {
     changing: AtomicUsize,
     /// Takes what they are too many for.
     behind: Helper,
+    /// Requests with data that it has taken.
+    left_with_data: AtomicUsize,
 }
 
 /// Whether an operation waits for more than the device: it changes the volume, and is no sync.
@@ -181,6 +185,7 @@ impl Server {
             privilege_epoch: AtomicU64::new(0),
             changing: AtomicUsize::new(0),
             behind: Helper::new(),
+            left_with_data: AtomicUsize::new(0),
         }
     }
 
@@ -218,18 +223,28 @@ impl Server {
 
     /// [`Self::handle`] by one of few threads. What changes the volume may wait for long: for memory, for room, for a change of the same
     /// file in many steps. So no more than `most` threads do at once, and what is beyond that is left to one behind them: others
-    /// go on reading and looking up names.
+    /// go on reading and looking up names. Data is left to it as far as there is memory for what it came in.
     pub fn handle_or_leave(self: &Arc<Self>, received: &mut RequestBuffer, sink: &Arc<dyn Sink>, most: usize) {
         let waits = request::header(received.front()).is_some_and(|head| may_wait_for_long(head.opcode));
         let _seat = match waits.then(|| Seat::take(&self.changing, most)) {
-            Some(None) => {
+            Some(None) if self.leaves(received.data().is_empty()) => {
                 let Some(reply) = self.begin(received, sink) else { return };
                 let (server, mut request) = (self.clone(), received.take());
-                return self.behind.run(move || server.answer(&mut request, reply, &Syncs::Led));
+                return self.behind.run(move || {
+                    server.left_with_data.fetch_sub(usize::from(!request.data().is_empty()), Ordering::Relaxed);
+                    server.answer(&mut request, reply, &Syncs::Led);
+                });
             }
-            seat => seat,
+            seat => seat.flatten(),
         };
         self.handle(received, sink, &Syncs::Led);
+    }
+
+    /// Whether one more request may be left to the thread behind: of those with data so many as there is memory for.
+    fn leaves(&self, is_without_data: bool) -> bool {
+        let most = self.behaviour.left_bytes_max / TRANSFER_BYTES_MAX;
+        let one_more = |n: usize| (n < most).then_some(n + 1);
+        is_without_data || self.left_with_data.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     /// Whether a request, by its header and what is special to its kind, can be answered without waiting.
