@@ -79,7 +79,9 @@ esac
 # What went wrong comes last, in a few lines: it is what a reader of the end of a long output needs.
 for name in "${failed[@]}"; do
     echo "-- $name ($logs/$name.log):"
-    found=$(grep -E '^test .*FAILED|^----|panicked at|^error|FAIL|: ended after' "$logs/$name.log" | tail -8)
-    printf '%s\n' "${found:-$(tail -5 "$logs/$name.log")}" | cut -c1-160
+    # A test that failed says below its name why.
+    found=$(grep -E '^test .*FAILED|^error|FAIL|: ended after' "$logs/$name.log" | tail -8
+        grep -A6 -E '^---- .* stdout ----' "$logs/$name.log" | grep -vE '^$|RUST_BACKTRACE|^stack backtrace' | tail -20)
+    printf '%s\n' "${found:-$(tail -5 "$logs/$name.log")}" | cut -c1-300
 done
 exit "$status"
