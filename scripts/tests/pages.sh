@@ -18,12 +18,12 @@ cleanup() {
 }
 trap cleanup EXIT
 fail() { echo "pages: $*"; exit 1; }
-# Maps a new file, fills it, closes it, and keeps the mapping: hold FILE BYTES LETTER
+# Maps a file, fills it, closes it, and keeps the mapping: hold FILE BYTES LETTER
 hold() {
     rm -f "$dir/held"
     python3 - "$1" "$2" "$3" "$dir/held" <<'END_OF_PROGRAM' &
 import mmap, os, sys, time
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_EXCL)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 os.ftruncate(fd, int(sys.argv[2]))
 mapping = mmap.mmap(fd, int(sys.argv[2]))
 os.close(fd)
@@ -76,6 +76,11 @@ libc = ctypes.CDLL(None, use_errno=True)
 if libc.renameat2(-100, b"exchanged", -100, b"other", 2) != 0:
     raise OSError(ctypes.get_errno(), "renameat2")
 END_OF_PROGRAM
+    head -c 9000 /dev/zero | tr '\0' s >secret
+    chmod 600 secret
+    sync secret
+    hold secret 9000 h
+    chmod 644 secret
     # Their names are committed by now.
     sleep 3
     pid=$(owner)
@@ -86,6 +91,9 @@ END_OF_PROGRAM
     "$nenrin" mount -o "cache=$cache" "$dir/image" "$dir/m"
     is "$dir/m/target" 9000 e "$cache, renamed"
     is "$dir/m/exchanged" 9000 f "$cache, exchanged"
+    # Whoever was let in sees nothing that was written over.
+    [ "$(stat -c %a "$dir/m/secret")" = 644 ] || fail "$cache: the mode was not committed"
+    is "$dir/m/secret" 9000 h "$cache, let in"
 
     # A daemon that leaves while the file is in use.
     hold "$dir/m/left" 9000 g

@@ -11,7 +11,7 @@ use common::real::Real;
 use common::toy::Toy;
 use common::{Mounted, errno, mount};
 use nenrin_core::{At, Fs, MkfsOptions};
-use nenrin_format::Cno;
+use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{Cache, SessionOptions, Shelf, ShowPast, States};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -67,6 +67,47 @@ fn what_may_have_content_has_a_block() {
     assert!(written.metadata().unwrap().blocks() > 0, "though nothing was sent");
     drop(written);
     mounted.end();
+}
+
+/// What others may see of a file from now on is what was written last: what that hides is not there any more for whoever asks the volume.
+#[test]
+fn who_is_let_in_sees_nothing_that_was_written_over() {
+    each_cache(|fs, mounted| {
+        for dir in ["closed", "open"] {
+            fs::create_dir(mounted.join(dir)).unwrap();
+        }
+        let granted = |name: &str, grant: &dyn Fn(&Path)| {
+            let path = mounted.join("closed").join(name);
+            let file = new_file(&path);
+            file.write_all_at(&[b's'; BYTES], 0).unwrap();
+            file.sync_all().unwrap();
+            file.write_all_at(&[b'p'; BYTES], 0).unwrap();
+            grant(&path);
+            let content = fs.read(At::Live, Ino(file.metadata().unwrap().ino()), 0, BYTES).unwrap();
+            assert!(content == [b'p'; BYTES], "{name}");
+        };
+        granted("mode", &|path| fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap());
+        granted("moved", &|path| fs::rename(path, mounted.join("open").join("moved")).unwrap());
+        granted("linked", &|path| fs::hard_link(path, mounted.join("open").join("linked")).unwrap());
+        if raw::geteuid() == 0 {
+            granted("security", &|path| raw::setxattr(path, "security.label", b"all", 0).unwrap());
+        }
+        // user::rw- user:65534:r-- group::--- mask::r-- other::---
+        let entry =
+            |tag: u16, perm: u16, id: u32| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
+        let nobody = u32::MAX;
+        let list = [(1, 6, nobody), (2, 4, 65534), (4, 0, nobody), (0x10, 4, nobody), (0x20, 0, nobody)];
+        let list = list
+            .into_iter()
+            .fold(2_u32.to_le_bytes().to_vec(), |all, (tag, perm, id)| [all, entry(tag, perm, id)].concat());
+        granted("list", &|path| raw::setxattr(path, "system.posix_acl_access", &list, 0).unwrap());
+        granted("no list", &|path| {
+            raw::setxattr(path, "system.posix_acl_access", &list, 0).unwrap();
+            OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[b'q'; BYTES], 0).unwrap();
+            OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[b'p'; BYTES], 0).unwrap();
+            raw::removexattr(path, "system.posix_acl_access").unwrap();
+        });
+    });
 }
 
 /// What is no hole stays in the page cache.

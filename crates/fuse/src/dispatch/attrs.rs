@@ -61,6 +61,15 @@ impl Server {
         self.check(head, head.nodeid, mask & 7)
     }
 
+    /// Files that others may see more of after a change of attributes, of which the kernel may keep content that hides older bytes: it
+    /// has to come in first. Under writeback the kernel itself sends it before it asks; with a new size it sends nothing until it is
+    /// answered, so there it is not waited for.
+    pub(super) fn granted_by_attributes(&self, ino: u64, set: &SetAttr) -> Vec<u64> {
+        let grants = set.size.is_none() && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some());
+        let waits = grants && !self.agreed.writeback() && self.may_wait(ino);
+        waits.then_some(ino).into_iter().collect()
+    }
+
     pub(super) fn setattr(&self, head: &InHeader, change: &Setattr) -> Result<AttrOut> {
         self.changeable()?;
         let ino = head.nodeid;

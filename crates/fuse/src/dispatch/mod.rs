@@ -288,8 +288,10 @@ impl Server {
             Op::Getattr => reply.result(self.getattr(node)),
             Op::Statx => reply.result(self.statx(node)),
             Op::Setattr(change) => {
-                let cut = change.set.size.map(|size| (size, None));
-                self.answer_part(node, cut, self.setattr(&head, &change), |result| reply.result(result));
+                let (server, cut) = (self.clone(), change.set.size.map(|size| (size, None)));
+                self.with_pages(&self.granted_by_attributes(node, &change.set), move || {
+                    server.answer_part(node, cut, server.setattr(&head, &change), |result| reply.result(result));
+                });
             }
             Op::Access { mask } => reply.done(self.access(&head, mask)),
             Op::Readlink => reply.result_bytes(self.readlink(node)),
@@ -331,11 +333,19 @@ impl Server {
             Op::Releasedir | Op::Destroy => reply.ok(),
             Op::Statfs => reply.value(&reply::statfs(&self.volume.usage())).whatever(),
             Op::Setxattr { name, value, flags, ext_flags } => {
-                reply.done(self.setxattr(&head, name, value, flags, ext_flags));
+                let (server, name, value) = (self.clone(), name.to_vec(), value.to_vec());
+                self.with_pages(&self.granted_by_xattr(node, &name), move || {
+                    reply.done(server.setxattr(&head, &name, &value, flags, ext_flags));
+                });
             }
             Op::Getxattr { name, bytes } => self.getxattr(&head, name, bytes, reply),
             Op::Listxattr { bytes } => self.listxattr(&head, bytes, reply),
-            Op::Removexattr { name } => reply.done(self.removexattr(&head, name)),
+            Op::Removexattr { name } => {
+                let (server, name) = (self.clone(), name.to_vec());
+                self.with_pages(&self.granted_by_xattr(node, &name), move || {
+                    reply.done(server.removexattr(&head, &name))
+                });
+            }
             Op::Ioctl => reply.error(Errno(libc::ENOTTY)),
             // ENOSYS tells the kernel to do without from now on: without asking
             // whether a directory may be listed; without FLUSH, since it writes

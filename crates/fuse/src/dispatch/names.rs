@@ -89,8 +89,9 @@ impl Server {
 
     /// Runs `change`, after the pages of these files that the kernel still keeps have
     /// come in. A file may get the name of another before its content was sent, under writeback or
-    /// where it is mapped; the name would then show an old or empty file.
-    fn with_pages(self: &Arc<Self>, inos: &[u64], change: impl FnOnce() + Send + 'static) {
+    /// where it is mapped; the name would then show an old or empty file. And others may see what that content hides, where the change
+    /// lets them see the file.
+    pub(super) fn with_pages(self: &Arc<Self>, inos: &[u64], change: impl FnOnce() + Send + 'static) {
         if inos.is_empty() {
             return change();
         }
@@ -115,17 +116,19 @@ impl Server {
     }
 
     /// Gets ready for the target of a rename to lose its name, if there is one,
-    /// and says which files get the name of another with content that may not have come yet.
+    /// and says which files get the name of another, or come to another directory, where others may see them, with content that may not have
+    /// come yet.
     fn replacing(&self, from: u64, old: &[u8], to: u64, new: &[u8], mode: RenameMode) -> Result<Vec<u64>> {
         let target = match self.volume.lookup(At::Live, Ino(to), new) {
-            Ok(target) => target.ino,
-            Err(Error::NotFound) => return Ok(Vec::new()),
+            Ok(target) => Some(target.ino),
+            Err(Error::NotFound) if from == to => return Ok(Vec::new()),
+            Err(Error::NotFound) => None,
             Err(e) => return Err(e.into()),
         };
-        self.hold(target);
         let mut renamed = vec![self.volume.lookup(At::Live, Ino(from), old)?.ino];
-        if mode == RenameMode::Exchange {
-            renamed.push(target);
+        if let Some(target) = target {
+            self.hold(target);
+            renamed.extend((mode == RenameMode::Exchange).then_some(target));
         }
         Ok(renamed.into_iter().map(|ino| ino.0).filter(|ino| self.may_wait(*ino)).collect())
     }

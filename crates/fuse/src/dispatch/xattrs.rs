@@ -54,6 +54,12 @@ impl Server {
         Ok(())
     }
 
+    /// As [`Server::granted_by_attributes`], of an attribute that is set or removed: the kernel sends nothing before it asks for that.
+    pub(super) fn granted_by_xattr(&self, ino: u64, name: &[u8]) -> Vec<u64> {
+        let grants = name == acl::ACCESS || name.starts_with(b"security.");
+        (grants && self.may_wait(ino)).then_some(ino).into_iter().collect()
+    }
+
     pub(super) fn setxattr(
         &self,
         head: &InHeader,
