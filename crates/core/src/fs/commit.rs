@@ -17,7 +17,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, Seq, Time};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, mpsc};
 
 /// Told once a sync is durable, or has failed.
@@ -404,17 +404,21 @@ impl Inner {
         // What stands in one partial fits between two slow devices.
         let between = fs.storage.longest_run(self.steer(fs)).saturating_sub(BESIDE_PAGES);
         let unit_max = chain_max.min(between as usize).max(1);
-        let emptied: BTreeSet<Ino> = aside.iter().map(|(ino, _)| *ino).collect();
-        let of_batch = |ino: &Ino| files.contains(ino) || emptied.contains(ino);
+        // With the blocks that each has when what was set aside is committed. What came before that, here or in the log, has blocks or not:
+        // cutting them off is always right.
+        let mut emptied: BTreeMap<Ino, u64> = BTreeMap::new();
         for (ino, content) in aside {
-            // What came before it, here or in the log, has blocks or not: cutting them off is always right.
+            let before = self.state.inode(ino)?.map_or(0, |inode| inode.blocks);
+            let blocks = emptied.entry(ino).or_insert(1);
+            *blocks = content.blocks_over(before).max(*blocks);
             data_blocks += self.collect_content(ino, content, 1, unit_max, &mut queue)?;
         }
+        let of_batch = |ino: &Ino| files.contains(ino) || emptied.contains_key(ino);
         for ino in &files {
             if total > chain_max && self.pages_outside_index(*ino) > 0 {
                 self.write_behind(fs, *ino)?;
             }
-            data_blocks += self.collect(*ino, u64::from(emptied.contains(ino)), unit_max, &mut queue)?;
+            data_blocks += self.collect(*ino, emptied.get(ino).copied().unwrap_or(0), unit_max, &mut queue)?;
         }
         let cut_cno = match cut {
             Some(cut) => {
@@ -726,6 +730,20 @@ mod tests {
         drop(inner);
         assert!(fs.fsync_wait(ino).is_err());
         assert!(fs.close().is_err());
+    }
+
+    /// What is emptied after a sync was asked for has all that was set aside when both are committed: much goes bit by bit.
+    #[test]
+    fn much_that_was_set_aside_is_not_cut_off_at_once() {
+        let fs = mount(&device(64, 0), MountOptions::default());
+        let ino = create(&fs, "f");
+        fs.write(ino, 0, &vec![7; (2 * BLOCKS_CUT_AT_ONCE as usize) << 12], 0).unwrap();
+        fs.lock().batch.files.insert(ino);
+        fs.setattr(ino, &crate::SetAttr { size: Some(0), ..crate::SetAttr::default() }).unwrap();
+        assert_eq!(fs.lock().batch.aside.len(), 1);
+        fs.write(ino, 0, b"new", 0).unwrap();
+        fs.sync_all().unwrap();
+        assert!(fs.lock().state.need_inode(ino).unwrap().fork > 0, "all extents went at once");
     }
 
     /// P5: who waits for the writes of others is told when the volume has failed.

@@ -237,9 +237,13 @@ impl Fs {
 
     /// The lock, with room to reserve what holds nothing of the file blocks `[first, last)`.
     fn room_to_reserve(&self, ino: Ino, first: u64, last: u64) -> Result<Guard<'_>> {
-        let (mut blocks, mut tried) = (0, Tried::default());
+        let (mut asked, mut tried) = (None, Tried::default());
         loop {
-            let mut inner = self.room(Room::Promise(blocks))?;
+            let mut inner = match asked {
+                None => self.lock_with_nodes()?,
+                Some(0) => self.room_to_remove()?,
+                Some(blocks) => self.room(Room::Promise(blocks))?,
+            };
             if inner.settling.contains_key(&ino) && !broken(Break::ChangedWhileSettling) {
                 inner.counters.held_by_own_sync += 1;
                 drop(self.wait_idle(inner));
@@ -256,10 +260,10 @@ impl Fs {
                 }
                 return Err(Error::NoSpace);
             }
-            if needed <= blocks {
+            if asked.is_some_and(|blocks| needed <= blocks) {
                 return Ok(inner);
             }
-            blocks = needed;
+            asked = Some(needed);
         }
     }
 }

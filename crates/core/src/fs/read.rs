@@ -568,6 +568,8 @@ impl Inner {
                 }
                 ControlFlow::Break(())
             })?;
+        } else if block == 0 && view.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some() {
+            found = Some(0);
         }
         if let Some(c) = self.content_at(at, ino) {
             let page = c.pages.range(block..).next().map(|(b, _)| *b);

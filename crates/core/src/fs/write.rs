@@ -238,7 +238,9 @@ impl Fs {
             promised |= inner.is_promised(room);
             inner = self.load_pages(inner, ino, &blocks)?;
             let has_room = inner.has_room(self, room) || promised && inner.has_kept_room(self, room, 0);
-            if has_room && inner.content_mut(self, ino)?.size == size {
+            // Somebody may have begun to settle the file while it was read.
+            let changes = !inner.settling.contains_key(&ino) || broken(Break::ChangedWhileSettling);
+            if has_room && changes && inner.content_mut(self, ino)?.size == size {
                 return Ok(inner);
             }
         }

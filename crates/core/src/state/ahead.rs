@@ -180,25 +180,34 @@ impl State {
     /// That a name can be given to an inode.
     ///
     /// # Errors
-    /// What that needs cannot be read.
+    /// What that needs cannot be read, or as many names as there can be have its hash.
     pub fn new_name_ahead(&self, parent: Ino, ino: Ino, name: &[u8]) -> Result<()> {
         if broken(Break::NotReadAhead) {
             return Ok(());
         }
-        self.find_slot(self.dirent_key(parent, name), |_| false)?;
-        self.unused_name_ahead(parent, ino, name)?;
-        self.inode_ahead(ino).map(drop)
+        self.inode_ahead(ino)?;
+        // What has the name goes first.
+        if self.dirent(parent, name)?.is_some() {
+            self.find_slot(self.dirent_key(parent, name), |_| false)?;
+            return self.link_ahead(parent, ino, name);
+        }
+        self.unused_name_ahead(parent, ino, name)
     }
 
     /// The same for a name that was just sought in vain, and an inode that does not change or is new.
     ///
     /// # Errors
-    /// What that needs cannot be read.
+    /// What that needs cannot be read, or as many names as there can be have its hash.
     pub fn unused_name_ahead(&self, parent: Ino, ino: Ino, name: &[u8]) -> Result<()> {
         if broken(Break::NotReadAhead) {
             return Ok(());
         }
-        self.find_slot(self.link_key(ino, parent, name), |_| false)?;
+        self.free_slot(self.dirent_key(parent, name))?;
+        self.link_ahead(parent, ino, name)
+    }
+
+    fn link_ahead(&self, parent: Ino, ino: Ino, name: &[u8]) -> Result<()> {
+        self.free_slot(self.link_key(ino, parent, name))?;
         self.inode_ahead(parent).map(drop)
     }
 

@@ -94,6 +94,29 @@ fn what_is_shared_is_the_same_unread() {
     checked(&w, fs);
 }
 
+/// What lies in the index has no blocks, and is content all the same.
+#[test]
+fn small_files_are_compared() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let files = [(&b"a"[..], &b"port=80"[..]), (b"b", b"port=81"), (b"c", b"port=80"), (b"empty", b"")];
+    let [a, b, c, empty] = files.map(|(name, data)| new(&fs, name, data));
+    let same =
+        |when: At, one, other| fs.has_same_content((when, one), (At::Live, other), &mut || true).unwrap().unwrap();
+    for round in 0..2 {
+        assert!(!same(At::Live, a, b) && same(At::Live, a, c) && !same(At::Live, a, empty), "round {round}");
+        fs.sync_all().unwrap();
+    }
+    let then = At::Past(fs.checkpoint_create(None).unwrap().cno);
+    fs.write(a, 6, b"1", 0).unwrap();
+    fs.sync_all().unwrap();
+    assert!(same(At::Live, a, b) && !same(then, a, a) && same(then, b, a) && same(then, a, c));
+    let zeros = new(&fs, b"zeros", &[0; 7]);
+    resize(&fs, empty, 7);
+    assert!(same(At::Live, zeros, empty) && !same(At::Live, zeros, a));
+    checked(&w, fs);
+}
+
 /// Who does not want to know any more is noticed while two large files are read.
 #[test]
 fn a_comparison_ends_in_the_middle() {

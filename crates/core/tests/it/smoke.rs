@@ -6,7 +6,7 @@ use nenrin_core::format::Ino;
 use nenrin_core::format::XATTR_BYTES_MAX;
 use nenrin_core::format::items::HISTORY_XATTR;
 use nenrin_core::{
-    AlignedBuf, AllocateMode, At, CheckOptions, Error, Fs, RenameMode, SetAttr, XattrMode, Xattrs, check,
+    AlignedBuf, AllocateMode, At, CheckOptions, Error, Fs, MkfsOptions, RenameMode, SetAttr, XattrMode, Xattrs, check,
 };
 use nenrin_device::BlockDevice;
 use std::sync::Arc;
@@ -435,4 +435,38 @@ fn what_was_received_is_committed_before_its_time_is_over() {
 fn a_commit_that_comes_late_is_noticed() {
     let late = nenrin_core::breaks::Break::CommitsLate;
     nenrin_core::breaks::with(late, what_was_received_is_committed_before_its_time_is_over);
+}
+
+/// A hash that as many names have as there can be refuses one more, and nothing else.
+#[cfg(feature = "breaks")]
+#[test]
+fn names_that_collide_end_no_writing() {
+    let options = MkfsOptions { hash_key: nenrin_core::breaks::COLLIDING, ..MkfsOptions::default() };
+    let w = World::with(64 << 20, &options);
+    let fs = w.open();
+    let mut refused = Vec::new();
+    let mut made = Vec::new();
+    for n in 0..400_u32 {
+        let name = format!("n{n}").into_bytes();
+        match fs.create(Ino::ROOT, &name, &file(0o600)) {
+            Ok(attr) => made.push((name, attr.ino)),
+            Err(Error::NoSpace) => refused.push(name),
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert!(made.len() > 50 && refused.len() > 50 && fs.failed().is_none(), "{}, {}", made.len(), refused.len());
+    let (first, ino) = made.first().unwrap();
+    let full = refused.first().unwrap();
+    assert!(matches!(fs.rename(Ino::ROOT, first, Ino::ROOT, full, RenameMode::NoReplace), Err(Error::NoSpace)));
+    assert!(matches!(fs.link(*ino, Ino::ROOT, full), Err(Error::NoSpace)));
+    // What has the name makes room for it.
+    let (last, _) = made.last().unwrap();
+    fs.rename(Ino::ROOT, first, Ino::ROOT, last, RenameMode::Replace).unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(fs.lookup(At::Live, Ino::ROOT, last).unwrap().ino, *ino);
+    for (name, _) in &made[1..] {
+        fs.unlink(Ino::ROOT, name).unwrap();
+    }
+    fs.create(Ino::ROOT, full, &file(0o600)).unwrap();
+    fs.close().unwrap();
 }
