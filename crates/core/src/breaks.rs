@@ -62,6 +62,8 @@ pub enum Break {
     StoppedWithin,
     /// A volume that has no room to go on in is taken for damaged, and an older state of it is shown.
     FullIsDamage,
+    /// A mount begins segments for the index where there are none.
+    MountsBeginSegments,
     /// Leaves of the space tree that are lost end every mount.
     SpaceEnds,
     /// The past is shown although it is not known what of it is forgotten, or was shed.

@@ -274,6 +274,7 @@ fn empty(
         report: RecoveryReport::default(),
         window_bytes: 0,
         root_pins: VecDeque::new(),
+        index: Default::default(),
         unproven: Vec::new(),
     })
 }

@@ -51,7 +51,7 @@ fn claimed_on(roster: &Roster) -> Vec<u16> {
 
 impl Devices {
     /// Whether anything lies in rows.
-    pub(super) fn has_rows(&self) -> bool {
+    pub fn has_rows(&self) -> bool {
         self.layout().has_parity()
     }
 

@@ -408,6 +408,8 @@ pub(crate) struct Opened {
     pub report: RecoveryReport,
     pub window_bytes: u64,
     pub root_pins: VecDeque<[SegmentNo; 2]>,
+    /// Where the next nodes go: nowhere yet, but where there are no segments to begin.
+    pub index: [IndexLog; 2],
     /// Blocks that counted although nothing proves that every copy of them is on its device.
     pub unproven: Vec<Unproven>,
 }
@@ -436,7 +438,7 @@ impl Fs {
         if opened.chain.block == 0 && !options.read_only {
             opened.storage.begin_segment(opened.chain.segment);
         }
-        let (mut state, mut chain) = (opened.state, opened.chain);
+        let (mut state, mut chain, index) = (opened.state, opened.chain, opened.index);
         if !options.read_only {
             chain.mount_id = crate::mounts::identity(state.hash_key, chain.epoch, clock.wall());
         }
@@ -453,7 +455,7 @@ impl Fs {
             hot: DataLog::default(),
             recency: recency::Recency::default(),
             cleaner_status: CleanerStatus::default(),
-            index: [IndexLog::default(), IndexLog::default()],
+            index,
             batch: Batch::default(),
             inflight: BTreeMap::new(),
             writes: Vec::new(),

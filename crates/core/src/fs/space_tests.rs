@@ -3,8 +3,8 @@
 use crate::fs::Inner;
 use crate::segments::KIND_DATA;
 use crate::testing::{create, device, mount};
-use crate::{Clock, Error, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
-use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+use crate::{At, Clock, Error, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
+use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faulty, MemDevice, OpKind};
 use nenrin_format::superblock::AREA_BLOCKS;
 use nenrin_format::{Addr, Ino, Time};
 use std::sync::Arc;
@@ -170,10 +170,8 @@ fn a_full_volume_that_is_taken_for_damaged_is_noticed() {
     crate::breaks::with(crate::breaks::Break::FullIsDamage, || mount_without_room(0));
 }
 
-/// A process dies and leaves three free segments, of which its log has taken one ahead: enough to mount, for the log and for both
-/// copies of the index. And it is enough time and again, although each mount leaves its index segments with hardly a node.
-#[test]
-fn three_free_segments_are_enough_to_mount() {
+/// A process has died and left three free segments, of which its log has taken one ahead.
+fn three_free() -> (Arc<dyn BlockDevice>, Arc<dyn Clock>) {
     let (device, clock, fs) = small();
     while fs.lock().state.segments.free_count() > 2 {
         // Nobody's, and in use: what is stated is believed by who mounts.
@@ -186,6 +184,14 @@ fn three_free_segments_are_enough_to_mount() {
     let inner = fs.lock();
     assert!(inner.chain.next.is_some() && inner.state.segments.free_count() == 2);
     drop(inner);
+    (device, clock)
+}
+
+/// That is enough to mount, for the log and for both copies of the index. And it is enough time and again, although each mount leaves its
+/// index segments with hardly a node.
+#[test]
+fn three_free_segments_are_enough_to_mount() {
+    let (device, clock) = three_free();
     for mount in 0..6 {
         let opened = Fs::open(vec![device.clone()], clock.clone(), MountOptions::default());
         assert!(opened.is_ok(), "mount {mount} found no room: {:?}", opened.err());
@@ -195,6 +201,56 @@ fn three_free_segments_are_enough_to_mount() {
         }
         assert_eq!(fs.failed(), None);
     }
+}
+
+/// What a mount of this leaves that is cut off after so many writes; whether it was.
+fn cut_after(image: Vec<u8>, writes: u64, clock: &Arc<dyn Clock>) -> (Vec<u8>, bool) {
+    let device = Arc::new(Faulty::new(MemDevice::from_bytes(image)));
+    device.faults().inject(Fault::Fail { kind: OpKind::Write, from: writes + 1, times: u64::MAX });
+    drop(Fs::open(vec![device.clone()], clock.clone(), MountOptions::default()));
+    (device.inner().snapshot(), device.faults().fired() > 0)
+}
+
+fn cut_at_every_write_of_a_mount() {
+    let (device, clock) = three_free();
+    let image = device.read(0, device.geometry().bytes as usize).unwrap().to_vec();
+    let mut cuts = 0;
+    for first in 0.. {
+        let (once, was_cut) = cut_after(image.clone(), first, &clock);
+        if !was_cut {
+            break;
+        }
+        for second in (0..).step_by(5) {
+            let (twice, was_cut) = cut_after(once.clone(), second, &clock);
+            cuts += 1;
+            let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(twice));
+            let opened = Fs::open(vec![device.clone()], clock.clone(), MountOptions::default());
+            assert!(opened.is_ok(), "cut after {first} and {second} writes there is no room: {:?}", opened.err());
+            let fs = opened.unwrap();
+            fs.tick().unwrap();
+            fs.close().unwrap();
+            drop(fs);
+            let fs = Fs::open(vec![device], clock.clone(), MountOptions::default()).unwrap();
+            fs.getattr(At::Live, Ino::ROOT).unwrap();
+            if !was_cut {
+                break;
+            }
+        }
+    }
+    assert!(cuts > 10, "{cuts}");
+}
+
+/// P1, P7: what a mount takes of the last room it does not take from the next one.
+#[test]
+fn a_mount_without_room_that_is_cut_anywhere_is_no_obstacle() {
+    cut_at_every_write_of_a_mount();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "there is no room")]
+fn mounts_that_begin_segments_are_noticed() {
+    crate::breaks::with(crate::breaks::Break::MountsBeginSegments, cut_at_every_write_of_a_mount);
 }
 
 /// Memory: nobody ticks, or an index checkpoint takes long, and what it writes is all there is of changed nodes.

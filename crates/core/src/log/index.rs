@@ -46,6 +46,10 @@ pub struct IndexStamp {
 }
 
 impl IndexLog {
+    /// Goes on behind a root of so many blocks.
+    pub fn behind(root: Addr, blocks: u32) -> Self {
+        Self { segment: Some(root.segment()), block: root.block() + blocks, ..Self::default() }
+    }
     /// Where a partial of one more node, or of `blocks`, goes on or begins, if it fits the segment.
     fn place(&self, blocks: u32, storage: &Storage, avoided: Avoided) -> Option<u32> {
         let segment = self.segment?;

@@ -28,7 +28,8 @@ use crate::devices::Assembly;
 use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
-use crate::segments::Segments;
+use crate::log::index::IndexLog;
+use crate::segments::{KIND_INDEX, Segments};
 use crate::state::{HistoryTree, KnownPast, Landmarks, Sheds, State, bad_item, checkpoint_key, segment_key};
 use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
@@ -410,6 +411,10 @@ fn roll_forward(
         writes = false;
     }
     start_epoch(&mut state, &mut chain, &storage, found, writes)?;
+    let index = match writes {
+        true => behind_newest_root(&mut state.segments, &storage, superblock, found),
+        false => Default::default(),
+    };
     Ok(Opened {
         storage,
         state,
@@ -418,6 +423,7 @@ fn roll_forward(
         report,
         window_bytes,
         root_pins,
+        index,
         unproven,
     })
 }
@@ -657,6 +663,21 @@ fn apply(state: &mut State, found: &Found) -> Result<u64> {
         records += 1;
     }
     Ok(records)
+}
+
+/// Where there are no segments to begin, the index goes on behind the newest root: nothing that a root needs lies there. A mount that was
+/// cut off right behind its first root has taken the last of them, and that root has made none free.
+fn behind_newest_root(segments: &mut Segments, storage: &Storage, used: &Superblock, found: &Probe) -> [IndexLog; 2] {
+    let is_newest = found.roots.first().is_some_and(|r| r.generation == used.generation);
+    let is_short = segments.free_count() < INDEX_SEGMENTS;
+    // Of rows with parity what lies there is not filled up block by block.
+    if !is_newest || !is_short || storage.devices().has_rows() || broken(Break::MountsBeginSegments) {
+        return Default::default();
+    }
+    used.root.map(|(addr, _)| {
+        segments.reopen(addr.segment(), KIND_INDEX);
+        IndexLog::behind(addr, used.root_blocks)
+    })
 }
 
 /// Root partials of the two newest roots stay where they are.

@@ -366,6 +366,7 @@ fn plan(
         report: RecoveryReport::default(),
         window_bytes: 0,
         root_pins,
+        index: Default::default(),
         unproven: Vec::new(),
     };
     let (opened, after) = check::check_planned(opened, progress)?;
