@@ -36,7 +36,7 @@ const MORE: &[(&str, &str, &[&str])] = &[
             "cache=writethrough (default):\nThe daemon has every byte when write(2) returns, and it is committed within the time of commit=. A full volume is told by write(2), \
          and every byte that write(2) accepted is readable. What is written to a shared mapping (mmap(2)) the kernel keeps for up to half a minute, as under writeback, until msync(2), munmap(2) or what is told next.",
             "cache=writeback:\nThe kernel keeps what is written, for up to half a minute, and sends it in whole pages in an order of its own. Until then it is lost with the machine, and with the daemon. \
-         What finds no room may be told by fsync(2) or close(2) only, not by write(2). A sync promises what it does under writethrough. Excludes order=strict.",
+         What finds no room is lost, and told by fsync(2) or close(2) only, not by write(2): a program that does neither goes on, whatever the volume takes. nenrin info tells what was lost, and in which files. A sync promises what it does under writethrough. Excludes order=strict.",
             "Under either, what the kernel keeps of a file is brought in before the file gets the name of another, and of all files before nenrin checkpoint create, nenrin snapshot create and nenrin umount; checkpoints that are cut by themselves do not wait for it.",
         ],
     ),

@@ -15,11 +15,11 @@ use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
-    ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Rest as CleanerRest, Scrub,
-    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing, Usage,
+    ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, LostWrites, MountOptions, OrderStatus, Rest as CleanerRest,
+    Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing, Usage,
 };
-use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::Scrubbed;
+use nenrin_format::{BLOCK_BYTES, Ino};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -446,7 +446,7 @@ pub fn problems(fs: &Fs) -> Vec<String> {
         Some(format!("device {}{name} failed, and no other has all that it has: {}", d.index + 1, d.failed?))
     });
     let damage = fs.recovery_report().damage.clone();
-    let damage = damage.into_iter().chain(damaged_reads(fs));
+    let damage = damage.into_iter().chain(damaged_reads(fs)).chain(lost_writes(fs));
     let slots = opening::slots_problem(fs);
     fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).chain(slots).collect()
 }
@@ -457,6 +457,19 @@ fn damaged_reads(fs: &Fs) -> Option<String> {
     let files: Vec<String> = first.iter().take(DAMAGED_SHOWN).map(|read| damaged_read(fs, read)).collect();
     let refused = if count == 1 { "1 read was".to_owned() } else { format!("{count} reads were") };
     (count > 0).then(|| format!("{refused} refused because of damage: {}; nenrin scrub tells all", files.join("; ")))
+}
+
+/// Content that was lost because there was no room for it when the kernel sent it.
+pub fn lost_writes(fs: &Fs) -> Option<String> {
+    let LostWrites { bytes, files } = fs.lost_writes();
+    let named = |ino: &Ino| {
+        let path = fs.path_of_inode(At::Live, *ino).map(|p| String::from_utf8_lossy(&p).into_owned());
+        path.unwrap_or_else(|| format!("inode {ino}"))
+    };
+    let shown: Vec<String> = files.iter().take(DAMAGED_SHOWN).map(named).collect();
+    let more = if files.len() > DAMAGED_SHOWN { " and others" } else { "" };
+    let text = "that programs had written found no room when the kernel sent it, and is lost: zeros, or what was there before, is read in";
+    (bytes > 0).then(|| format!("{} {text} {}{more}", show_bytes(bytes), shown.join(", ")))
 }
 
 /// Files of which `info` tells what could not be read.

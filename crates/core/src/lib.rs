@@ -39,8 +39,8 @@ pub use error::{Error, Result};
 pub use fs::{
     Accepted, COMMITS_AT_ONCE, Change, CheckpointsRest, Clean, CleanEstimate, CleanerStatus, Counters, DamagedRead,
     DamagedReads, Done, ForgetName, ForgetPlan, ForgetStatus, Freed, Fs, GoneName, JoinStatus, Joined, LandmarkInfo,
-    LayingStatus, NameState, NewDevice, OrderStatus, ReadTicket, Rest, Scrub, ScrubFinding, ScrubReport, SegmentInfo,
-    ShedInfo, SyncTicket, WriteTicket, Writer,
+    LayingStatus, LostWrites, NameState, NewDevice, OrderStatus, ReadTicket, Rest, Scrub, ScrubFinding, ScrubReport,
+    SegmentInfo, ShedInfo, SyncTicket, WriteTicket, Writer,
 };
 pub use heartbeat::{BEAT_NANOS, Mmp};
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_fits, mkfs_on};

@@ -50,6 +50,7 @@ pub trait Volume: Send + Sync {
     fn tell_later(&self, _ino: Ino, done: Done) {
         done(Ok(()));
     }
+    fn note_lost_write(&self, _ino: Ino, _bytes: u64) {}
     fn allocate(&self, writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
     #[expect(clippy::too_many_arguments, reason = "as copy_file_range(2)")]
     fn copy_range(
@@ -195,6 +196,9 @@ impl Volume for Fs {
     }
     fn join_sync(&self, ino: Ino, done: Done) -> Joined {
         Self::join_sync(self, ino, done)
+    }
+    fn note_lost_write(&self, ino: Ino, bytes: u64) {
+        Self::note_lost_write(self, ino, bytes);
     }
     fn lead_announced(&self) {
         Self::lead_announced(self);

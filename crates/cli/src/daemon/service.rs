@@ -105,6 +105,8 @@ pub(super) struct State {
     damage_logged: usize,
     /// What went wrong in the background last, by thread.
     mistakes: BTreeMap<String, String>,
+    /// That content was lost for want of room is logged.
+    loss_logged: bool,
     /// What had been done when it was last looked at.
     counters: Counters,
     /// What of this was logged of blocks that devices gave wrong or not at all, and when that was.
@@ -166,6 +168,7 @@ impl Service {
             logged: None,
             damage_logged: 0,
             mistakes: BTreeMap::new(),
+            loss_logged: false,
             counters: Counters::default(),
             mended,
             rest_logged: None,
@@ -277,6 +280,7 @@ impl Service {
     /// Commits everything, writes a clean root, closes the device.
     pub fn close(&self) -> Result<(), Fail> {
         self.note_damage();
+        self.note_lost_writes();
         self.note_mended(true);
         let mut state = self.lock();
         state.closing = true;
@@ -422,6 +426,15 @@ impl Service {
         // Those of before may have been found whole again.
         for read in files.iter().skip(if logged > files.len() { 0 } else { logged }) {
             self.log.line(&format!("{}: {}", self.path.display(), printable(&report::damaged_read(&fs, read))));
+        }
+    }
+
+    /// Logs once that content was lost for want of room.
+    pub fn note_lost_writes(&self) {
+        let Ok(fs) = self.fs() else { return };
+        if let Some(text) = report::lost_writes(&fs).filter(|_| !std::mem::replace(&mut self.lock().loss_logged, true))
+        {
+            self.log.line(&format!("{}: {}", self.path.display(), printable(&text)));
         }
     }
 

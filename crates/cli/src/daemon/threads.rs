@@ -123,6 +123,7 @@ fn ticking(presence: Presence) -> Work {
             presence.keep();
             service.watch();
             service.note_damage();
+            service.note_lost_writes();
             service.note_mended(false);
             service.note_let_go();
             service.note_rest();

@@ -290,6 +290,29 @@ fn options_reach_the_volume() {
     assert_eq!(place.info()["read_only"], true);
 }
 
+/// Under writeback the kernel accepts more than there is room for, and drops it when it is refused.
+#[test]
+fn what_found_no_room_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    nenrin(["mkfs", "--size", "32M", &place.image()]).ok();
+    let log = place.text("log");
+    nenrin(["mount", "-o", "cache=writeback", "--log", &log, &place.image(), &place.sub("mnt")]).ok();
+    assert_eq!(place.info()["problems"].as_array().unwrap().len(), 0);
+    let path = place.path("mnt/much");
+    let file = fs::File::create(&path).unwrap();
+    let bytes = vec![7; 1 << 20];
+    (0..60).for_each(|_| (&file).write_all(&bytes).unwrap());
+    assert!(file.sync_all().is_err());
+    let problems = place.info()["problems"].to_string();
+    assert!(problems.contains("found no room") && problems.contains("/much"), "{problems}");
+    wait_until("the loss is logged", || fs::read_to_string(&log).is_ok_and(|text| text.contains("found no room")));
+    drop(file);
+    place.umount().ok();
+}
+
 #[test]
 fn copies_of_an_image_are_different_volumes() {
     if !can_mount() {

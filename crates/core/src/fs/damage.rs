@@ -1,4 +1,4 @@
-//! Reads that were refused because of damage: counted, and the first of some files told.
+//! Reads that were refused because of damage, and content that came too late to be refused: counted, and some files told.
 
 use super::Fs;
 use crate::check::{path_of, shortened};
@@ -33,6 +33,15 @@ pub struct DamagedReads {
     pub first: Vec<DamagedRead>,
 }
 
+/// Content that a program had written before it came, out of a page cache, and for which there was no room then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LostWrites {
+    /// All of it.
+    pub bytes: u64,
+    /// The first few files.
+    pub files: Vec<Ino>,
+}
+
 impl Fs {
     /// The outcome of a read of an inode; one that was refused because of damage is noted.
     ///
@@ -53,6 +62,21 @@ impl Fs {
         if damaged.first.len() < FILES_MAX && damaged.first.iter().all(is_new) {
             damaged.first.push(DamagedRead { ino, at, offset, why: why.to_string() });
         }
+    }
+
+    /// So many bytes, which came out of a page cache and were refused for want of room, are nowhere any more.
+    pub fn note_lost_write(&self, ino: Ino, bytes: u64) {
+        let mut lost = self.lost_writes.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.bytes = lost.bytes.saturating_add(bytes);
+        if lost.files.len() < FILES_MAX && !lost.files.contains(&ino) {
+            lost.files.push(ino);
+        }
+    }
+
+    /// What was lost in that way since the volume was opened.
+    #[must_use]
+    pub fn lost_writes(&self) -> LostWrites {
+        self.lost_writes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads that were refused because of damage.

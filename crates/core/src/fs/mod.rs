@@ -89,7 +89,7 @@ use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, OrderStatus, Rest};
 pub use commit::Done;
 pub use crowded::CheckpointsRest;
-pub use damage::{DamagedRead, DamagedReads};
+pub use damage::{DamagedRead, DamagedReads, LostWrites};
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 use guard::Guard;
 pub use heavy::ShedInfo;
@@ -391,6 +391,7 @@ pub struct Fs {
     synced_at: AtomicU64,
     /// Taken alone.
     damaged: Mutex<DamagedReads>,
+    lost_writes: Mutex<LostWrites>,
     /// A scrub found the superblock slots right, or made them so.
     slots_right: AtomicBool,
     storage: Arc<Storage>,
@@ -536,6 +537,7 @@ impl Fs {
             reads_ahead: AtomicUsize::new(0),
             synced_at: AtomicU64::new(0),
             damaged: Mutex::default(),
+            lost_writes: Mutex::default(),
             slots_right: AtomicBool::new(false),
             storage: opened.storage,
             clock,

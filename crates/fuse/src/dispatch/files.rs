@@ -12,7 +12,7 @@ use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{Accepted, AlignedBuf, AllocateMode, Done, Joined, ReadBytes, Seek, SetAttr, Writer};
+use nenrin_core::{Accepted, AlignedBuf, AllocateMode, Done, Error, Joined, ReadBytes, Seek, SetAttr, Writer};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -141,10 +141,15 @@ impl Server {
         let is_cached = args.write_flags & WRITE_CACHE != 0;
         let uid = if is_cached { self.open_files.writer(ino).unwrap_or(head.uid) } else { head.uid };
         let writer = Writer { uid, keeps_times: is_cached && self.agreed.writeback() };
-        Ok(match data {
-            Written::Lent(data) => self.volume.accept(Ino(ino), args.offset, data, writer)?,
-            Written::Given(data) => self.volume.accept_buf(Ino(ino), args.offset, data, writer)?,
-        })
+        let accepted = match data {
+            Written::Lent(data) => self.volume.accept(Ino(ino), args.offset, data, writer),
+            Written::Given(data) => self.volume.accept_buf(Ino(ino), args.offset, data, writer),
+        };
+        // The kernel drops what is refused, and tells whoever syncs or closes the file at most.
+        if is_cached && matches!(accepted, Err(Error::NoSpace)) {
+            self.volume.note_lost_write(Ino(ino), args.size.into());
+        }
+        Ok(accepted?)
     }
 
     /// The last copy of a handle was closed. Only then what was written counts as
