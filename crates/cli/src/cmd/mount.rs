@@ -175,7 +175,7 @@ fn start(call: &Call, source: &Path, directory: &Path, log: Option<&Path>) -> Ou
         }
         Some((code, message)) => {
             let _ = child.wait();
-            Err(Fail { code: code.max(FAILURE), message })
+            Err(Fail::new(message).with_code(code.max(FAILURE)))
         }
     }
 }

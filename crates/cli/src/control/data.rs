@@ -233,6 +233,9 @@ pub enum Reply<T, P> {
         code: u8,
         /// One line.
         message: String,
+        /// Nothing has changed: what was made for it is needed no more.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        untouched: bool,
     },
 }
 

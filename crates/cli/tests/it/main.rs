@@ -23,6 +23,7 @@ mod mkfs;
 mod mmp;
 mod mount;
 mod other_user;
+mod owner_lost;
 mod past;
 mod restore;
 mod restore_elsewhere;
