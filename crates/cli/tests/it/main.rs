@@ -29,6 +29,7 @@ mod restore;
 mod restore_elsewhere;
 mod restore_links;
 mod restore_names;
+mod restore_safety;
 mod restore_to;
 mod restore_whole;
 mod retention;
