@@ -493,3 +493,37 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     output::line(format!("{} restored from {named}: {what}", printable(&dest.display().to_string())));
     Ok(code)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the state was looked up by, and where the path leads a moment later.
+    #[test]
+    fn a_place_that_the_path_leads_to_no_more_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(dir.path()).unwrap();
+        let (path, inside) = (top.join("sub/d/f"), Path::new("above/d/f"));
+        for made in ["sub/d", "victim"] {
+            fs::create_dir_all(top.join(made)).unwrap();
+        }
+        // A mount of a directory of the volume.
+        let [root, point, source] = ["/above".into(), top.join("sub"), PathBuf::new()];
+        let (device, options, fstype) = (String::new(), String::new(), mounts::FSTYPE.to_owned());
+        let (user, allow_other, read_only) = (0, false, false);
+        let mount = Mount { device, root, point, options, fstype, source, user, allow_other, read_only };
+        let opened = |to: &Dest, path: &Path| to.open(path, &mount, inside).map(|spot| spot.real_parent().unwrap());
+        assert_eq!(opened(&Dest::Itself, &path), Ok(top.join("sub/d")));
+        fs::rename(top.join("sub/d"), top.join("sub/e")).unwrap();
+        std::os::unix::fs::symlink(top.join("victim"), top.join("sub/d")).unwrap();
+        let told = opened(&Dest::Itself, &path).unwrap_err().message;
+        assert!(told.starts_with(&format!("{}: leads elsewhere", path.display())), "{told}");
+        // Nor where it has another name, or lies deeper.
+        assert!(opened(&Dest::Itself, &top.join("sub/e/f")).is_err());
+        // Who says where else it is to go means where that leads.
+        assert_eq!(opened(&Dest::Into(path.clone()), &path), Ok(top.join("victim")));
+        fs::remove_file(top.join("sub/d")).unwrap();
+        let told = opened(&Dest::Itself, &path).unwrap_err().message;
+        assert!(told.contains("sub/d: is not there; restore that directory"), "{told}");
+    }
+}
