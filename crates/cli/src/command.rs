@@ -72,7 +72,7 @@ pub fn arguments(
         };
         if matches!(&flag, Flag::Short('h')) || matches!(&flag, Flag::Long(l) if l == "help") {
             crate::output::print(&command.help());
-            return Err(Fail { code: 0, message: String::new() });
+            return Err(Fail::new("").with_code(0));
         }
         if !option(&flag, parser)? {
             return Err(command.misuse(format!("unknown option {}", flag.shown())));

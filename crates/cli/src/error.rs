@@ -17,6 +17,8 @@ pub struct Fail {
     pub code: u8,
     /// One line, without the program's name and without a full stop.
     pub message: String,
+    /// Whoever was asked has refused it, and nothing has changed.
+    pub is_untouched: bool,
 }
 
 /// What a command gives back: its exit code, or why it failed.
@@ -25,16 +27,21 @@ pub type Outcome = Result<u8, Fail>;
 impl Fail {
     /// Something could not be done.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { code: FAILURE, message: message.into() }
+        Self { code: FAILURE, message: message.into(), is_untouched: false }
     }
     /// The command was called wrongly.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { code: USAGE, message: message.into() }
+        Self { code: USAGE, ..Self::new(message) }
     }
     /// The same failure with another exit code.
     #[must_use]
     pub fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
+    }
+    /// The same failure, of what has changed nothing.
+    #[must_use]
+    pub fn untouched(self) -> Self {
+        Self { is_untouched: true, ..self }
     }
     /// Something could not be done at `place`.
     pub fn at(place: impl fmt::Display, what: impl fmt::Display) -> Self {

@@ -167,7 +167,9 @@ impl Walk<'_> {
 
 /// How much is kept, where that is not all. Links have no such attribute to be asked for: they are made with that of their directory.
 fn less_kept(path: &Path, meta: &Metadata) -> Result<Option<String>, Fail> {
-    let asked = if meta.is_dir() || meta.is_file() { path } else { mounts::above(path) };
+    // That may itself be reached by a link, as a descriptor is.
+    let above = mounts::above(path).join(".");
+    let asked = if meta.is_dir() || meta.is_file() { path } else { &above };
     let mut value = [0; 64];
     match sys::lgetxattr(asked, c"user.nenrin.history", value.as_mut_slice()) {
         Ok(bytes) if &value[..bytes] == b"full" => Ok(None),

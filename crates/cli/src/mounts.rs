@@ -34,10 +34,18 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
 /// The mount that `path` lies on, and that path without links.
 pub fn of(path: &Path) -> Result<(Mount, PathBuf), Fail> {
     let real = real_path(path).at(path.display())?;
-    let mounts = all().at("/proc/self/mountinfo")?;
-    // The longest mount point that is above; among equals the last, which covers the others.
-    let found = mounts.into_iter().filter(|m| real.starts_with(&m.point)).max_by_key(|m| m.point.components().count());
+    let found = of_real(&real).at("/proc/self/mountinfo")?;
     found.map(|m| (m, real)).ok_or_else(|| Fail::at(path.display(), "lies on no mount"))
+}
+
+/// The same of a path without links.
+///
+/// # Errors
+/// There is no list of mounts.
+pub fn of_real(real: &Path) -> io::Result<Option<Mount>> {
+    // The longest mount point that is above; among equals the last, which covers the others.
+    let above = all()?.into_iter().filter(|m| real.starts_with(&m.point));
+    Ok(above.max_by_key(|m| m.point.components().count()))
 }
 
 /// The topmost mount at `point`, which is absolute and without links.

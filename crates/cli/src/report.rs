@@ -11,7 +11,7 @@ use crate::opening;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::space::SpaceData;
-use crate::when;
+use crate::{states, when};
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
@@ -412,9 +412,11 @@ pub fn forget_plan(plan: &ForgetPlan) -> ForgetPlanData {
         names: plan.names.iter().map(|n| ForgetNameData { path: path(&n.path), is_now: n.is_now }).collect(),
         snapshots: plan.snapshots.iter().map(checkpoint).collect(),
         shared_with: plan.shared_with.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect(),
+        shared_with_bytes: states::no_texts(&plan.shared_with),
         owners: plan.owners.iter().copied().collect(),
         unknown: None,
         elsewhere: Vec::new(),
+        elsewhere_bytes: Vec::new(),
     }
 }
 

@@ -10,10 +10,12 @@
 //! 2. What is replaced is kept in the past, or not replaced.
 //! 3. Until the last step nobody but the user who copies can enter the copy, or put something else in its place: it is
 //!    made in a directory of its own that is held open, and reached through that.
-//! 4. Where the destination lies is decided once: its directory is held open, and what has the name reached through that.
+//! 4. Where the destination lies is decided once, before anything of it is looked at: its directory is held open ([`Spot`]), and what
+//!    has the name looked at, kept and reached through that.
 //!    What was replaced its owner may still have open, and change: it is removed as [`crate::remove`] does.
 //! 5. No block is shared that could not be read just before: what is damaged is left out, wherever the destination lies. Of a file
 //!    that is salvaged holes stand for it, and where these are is told.
+//! 6. What a volume says gives nobody privileges: who serves it may be anybody.
 
 mod attributes;
 mod hidden;
@@ -21,10 +23,11 @@ mod in_place;
 mod names;
 mod place;
 mod reading;
+mod spot;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
-use attributes::{NotTaken, Xattr, has_access_list, mode_then, set_xattrs, xattrs_of};
+use attributes::{NotTaken, Xattr, has_access_list, is_privileged, mode_then, set_xattrs, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
 use names::Names;
 pub use place::exists;
@@ -32,6 +35,7 @@ use place::{Place, is_replaceable};
 use reading::Reading;
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
+pub use spot::Spot;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -134,6 +138,10 @@ pub enum Lack {
     Forbidden,
     /// Its path is longer than a path may be.
     TooLong,
+    /// A device node, which who copies may not make.
+    Device,
+    /// A device node that a user tells of who is not root, as whom it would be made.
+    DeviceOfUser,
 }
 
 impl Lack {
@@ -156,6 +164,7 @@ impl Lack {
             Self::Attributes => "attributes",
             Self::Forbidden => "forbidden",
             Self::TooLong => "path-too-long",
+            Self::Device | Self::DeviceOfUser => "device",
         }
     }
 
@@ -167,6 +176,8 @@ impl Lack {
             Self::Attributes => "has more extended attributes than can be listed",
             Self::Forbidden => "may not be read by you",
             Self::TooLong => "has a longer path there than there can be; restore the directory above it by itself",
+            Self::Device => "is a device node (only root may make one)",
+            Self::DeviceOfUser => "is a device node (none is made of a volume that a user mounted)",
         }
     }
 }
@@ -196,6 +207,8 @@ impl std::fmt::Display for Rest {
 pub struct Calls<'a> {
     /// Device number of the volume that is copied from.
     pub volume: u64,
+    /// A user mounted that who is not root, and root copies: what it says gives nobody privileges.
+    pub is_of_user: bool,
     /// So much was copied.
     pub progress: &'a mut dyn FnMut(&Copied),
     /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
@@ -217,28 +230,34 @@ pub struct Calls<'a> {
 ///
 /// # Errors
 /// What cannot be read, made or named, and why.
-pub fn copy(from: &Path, to: &Path, there: There, calls: &mut Calls<'_>) -> Result<Restored, Fail> {
+pub fn copy(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result<Restored, Fail> {
+    copied(from, to, there, calls).map_err(|e| to.told(e))
+}
+
+fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result<Restored, Fail> {
     let replace = there != There::Stays;
-    if there == There::Changes {
-        in_place::is_same_file(from, to)?;
-    }
+    let known = match there {
+        There::Changes => Some(in_place::same_file(from, to)?),
+        There::Goes => fs::symlink_metadata(to.there()).ok(),
+        There::Stays => None,
+    };
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
-    let known = fs::symlink_metadata(to).ok().filter(|_| replace);
-    known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
+    known.as_ref().map_or(Ok(()), |meta| is_replaceable(to.shown(), meta))?;
     let mut kept: Option<less::Print> = None;
     let keeper = Cell::new(less::Keeper::State);
     let mut keep = || {
-        let print = less::sync(to)?;
+        let print = less::sync(&to.there())?;
         if !kept.as_ref().is_some_and(|kept| kept.is(&print)) {
             (calls.keep)()?;
             kept = Some(print);
         }
-        less::is_kept(to, &*calls.shown).map(|by| keeper.set(by))
+        less::is_kept(&to.there(), &*calls.shown).map(|by| keeper.set(by))
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work::new(calls.progress, calls.stop);
     work.syncs_each = calls.sync.is_none() || !place.is_same_volume;
     work.is_same_volume = place.is_same_volume;
+    (work.volume, work.is_of_user) = (calls.volume, calls.is_of_user);
     work.salvages = calls.salvage;
     let result = work.copy(from, &place.copy(), Path::new(""));
     let (copied, left_out, salvaged, unfit, names) =
@@ -255,7 +274,7 @@ pub fn copy(from: &Path, to: &Path, there: There, calls: &mut Calls<'_>) -> Resu
         _ => place.take_name(replace, known.as_ref(), &mut sync, &mut keep),
     });
     let here = |e: Fail| Fail {
-        message: e.message.replace(&place.copy().display().to_string(), &to.display().to_string()),
+        message: e.message.replace(&place.copy().display().to_string(), &to.shown().display().to_string()),
         ..e
     };
     match result {
@@ -378,6 +397,10 @@ struct Work<'a> {
     syncs_each: bool,
     /// The copy lies on the volume, and shares its blocks.
     is_same_volume: bool,
+    /// See [`Calls`].
+    volume: u64,
+    /// See [`Calls`].
+    is_of_user: bool,
     reading: Reading,
     /// Directories above that are copied, too.
     depth: usize,
@@ -418,6 +441,8 @@ impl<'a> Work<'a> {
             stop,
             syncs_each: false,
             is_same_volume: false,
+            volume: 0,
+            is_of_user: false,
             reading: Reading::default(),
             depth: 0,
             left_out: Vec::new(),
@@ -447,6 +472,7 @@ impl<'a> Work<'a> {
             other => other,
         };
         let Some(mut xattrs) = self.known(from, listed)? else { return Ok(()) };
+        xattrs.retain(|(name, _)| !is_privileged(name, self.is_of_user));
         let has_list = has_access_list(&xattrs);
         let Some(mode) = self.known(from, mode_then(from, &meta, &mut xattrs))? else { return Ok(()) };
         let is_made = if meta.is_dir() { self.directory(from, to, path)? } else { self.file(from, to, &meta)? };
@@ -534,12 +560,34 @@ impl<'a> Work<'a> {
             (kind.is_block_device(), FileType::BlockDevice),
         ];
         let kind = special.into_iter().find(|(is, _)| *is).map_or(FileType::Unknown, |(_, kind)| kind);
-        sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()).at(to.display())?;
-        Ok(true)
+        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        if is_device && self.is_of_user && !self.is_same_volume {
+            return self.without(from, Lack::DeviceOfUser);
+        }
+        match sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()) {
+            Err(Errno::PERM) if is_device => self.without(from, Lack::Device),
+            made => made.at(to.display()).map(|()| true),
+        }
+    }
+
+    /// Goes on without what cannot be made, where that is not all that is wanted.
+    fn without(&mut self, from: &Path, lack: Lack) -> Result<bool, Fail> {
+        if self.depth == 0 {
+            return Err(Fail::at(from.display(), lack.words()));
+        }
+        self.left_out.push(LeftOut { path: from.to_owned(), lack });
+        Ok(false)
     }
 
     fn regular(&mut self, from: &Path, to: &Path, bytes: u64) -> Result<bool, Fail> {
-        let Some(source) = self.known(from, File::open(from))? else { return Ok(false) };
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(from);
+        let Some(source) = self.known(from, opened)? else { return Ok(false) };
+        // Who serves the volume may have a link lead out of it by now.
+        let is = source.metadata().at(from.display())?;
+        if (is.dev(), is.is_file()) != (self.volume, true) {
+            return Err(Fail::at(from.display(), "became something else while it was copied"));
+        }
         let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
         let before = self.copied.bytes;
         self.bad.clear();
@@ -641,6 +689,8 @@ impl<'a> Work<'a> {
         let (is_told, mode) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
         self.copied.permissions_lost += u64::from(left.is_some() && is_told);
         let mode = left.map_or(mode, |left| mode & (!0o077 | left));
+        // No file runs as another user, whatever the volume says.
+        let mode = if meta.is_file() { mode & !0o6000 } else { mode };
         if !is_link {
             fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)).at(to.display())?;
         }

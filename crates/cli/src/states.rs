@@ -152,6 +152,30 @@ pub fn no_text(path: &[u8]) -> Option<Vec<u8>> {
     std::str::from_utf8(path).is_err().then(|| path.to_vec())
 }
 
+/// The same of several: nothing for those that are text, and for all where each is.
+pub fn no_texts<P: AsRef<[u8]>>(paths: &[P]) -> Vec<Option<Vec<u8>>> {
+    let bytes: Vec<_> = paths.iter().map(|p| no_text(p.as_ref())).collect();
+    if bytes.iter().any(Option::is_some) { bytes } else { Vec::new() }
+}
+
+/// Puts a path into an object of JSON, and beside it its bytes where it is no text.
+pub fn tell_path(told: &mut serde_json::Value, name: &str, path: &Path) {
+    told[name] = path.to_string_lossy().into();
+    if let Some(bytes) = no_text(path.as_os_str().as_bytes()) {
+        told[format!("{name}_bytes")] = bytes.into();
+    }
+}
+
+/// The same of several.
+pub fn tell_paths<P: AsRef<Path>>(told: &mut serde_json::Value, name: &str, paths: &[P]) {
+    let bytes: Vec<&[u8]> = paths.iter().map(|p| p.as_ref().as_os_str().as_bytes()).collect();
+    told[name] = bytes.iter().map(|p| String::from_utf8_lossy(p)).collect();
+    let bytes = no_texts(&bytes);
+    if !bytes.is_empty() {
+        told[format!("{name}_bytes")] = bytes.into();
+    }
+}
+
 /// The parts of a path.
 pub fn parts(path: &Path) -> Vec<&[u8]> {
     path.components().map(|c| c.as_os_str().as_bytes()).filter(|c| *c != b"/").collect()

@@ -36,7 +36,7 @@ mod transport;
 mod volume;
 
 pub use mount::{MountError, MountOptions, unmount};
-pub use past::{ACL_THEN, INO_MASK, MODE_THEN, RESTORING, STATE, Shelf, ShowPast, States, is_of_restore};
+pub use past::{ACL_THEN, INO_MASK, MODE_THEN, RESTORING, STATE, Shelf, ShowPast, States, is_of_restore, restoring};
 pub use requests::Requests;
 pub use session::{Cache, Pages, Permissions, Session, SessionOptions, Stopper, Way};
 pub use volume::Volume;

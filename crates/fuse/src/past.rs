@@ -134,10 +134,20 @@ impl Made {
 /// What the names of directories begin with in which a restore makes its copy.
 pub const RESTORING: &str = ".restoring-";
 
+/// The name of the directory in which a process that restores makes its copy. What is `random` of it nobody has by accident: a directory
+/// of such a name is left out of what is listed and brought back.
+#[must_use]
+pub fn restoring(pid: u32, random: u128) -> String {
+    format!("{RESTORING}{pid}-{random:032x}")
+}
+
 /// Whether a name is that of a directory in which a restore makes its copy.
 #[must_use]
 pub fn is_of_restore(name: &[u8]) -> bool {
-    name.strip_prefix(RESTORING.as_bytes()).is_some_and(|pid| !pid.is_empty() && pid.iter().all(u8::is_ascii_digit))
+    let is_hex = |b: &u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    let mut parts = name.strip_prefix(RESTORING.as_bytes()).unwrap_or_default().split(|b| *b == b'-');
+    let (Some(pid), Some(random), None) = (parts.next(), parts.next(), parts.next()) else { return false };
+    !pid.is_empty() && pid.iter().all(u8::is_ascii_digit) && random.len() == 32 && random.iter().all(is_hex)
 }
 
 /// The node id of an inode of a view; `None` when the number is too large for one.

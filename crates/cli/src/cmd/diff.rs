@@ -274,10 +274,10 @@ mod tests {
             content: None,
         };
         let all = vec![
-            of("R", "d", Some(".restoring-7/copy")),
-            of("M", "d/f", Some(".restoring-7/copy/f")),
-            of("R", ".restoring-7/copy", Some("d")),
-            of("+", ".restoring-7", None),
+            of("R", "d", Some(".restoring-7-0123456789abcdef0123456789abcdef/copy")),
+            of("M", "d/f", Some(".restoring-7-0123456789abcdef0123456789abcdef/copy/f")),
+            of("R", ".restoring-7-0123456789abcdef0123456789abcdef/copy", Some("d")),
+            of("+", ".restoring-7-0123456789abcdef0123456789abcdef", None),
             of("M", "a", None),
         ];
         let told: Vec<_> = without_hidden(all).into_iter().map(|d| (d.change, d.path, d.from)).collect();

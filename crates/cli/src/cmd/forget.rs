@@ -2,10 +2,11 @@
 
 use super::history::inside;
 use crate::command::{Command, arguments};
-use crate::control::{Client, ForgetData, ForgetPlanData, Request};
+use crate::control::{Client, ForgetData, ForgetNameData, ForgetPlanData, Request};
 use crate::error::{Fail, Outcome};
 use crate::output::{self, Progress, printable};
 use crate::size::show_bytes;
+use crate::states::tell_path;
 use crate::sys;
 use serde_json::json;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -24,7 +25,8 @@ pub const COMMAND: Command = Command {
             reads the whole volume and writes much of it; if that is interrupted, or the power fails, it goes on in the\n\
             background with the next mount, and nenrin info tells so. Of what came and went between two checkpoints, or kept no\n\
             history (user.nenrin.history), no state has the name: then nothing is forgotten, all that is free is wiped, and\n\
-            the exit code is 1, since a path that was mistyped is as unknown.\n\
+            the exit code is 1, since a path that was mistyped is as unknown. With --json, paths that are no text have their bytes\n\
+            beside them (path_bytes, shared_with_bytes, elsewhere_bytes).\n\
             Only root may, and who mounted the volume where all of it is his: where root mounted it, root alone. What it cannot\n\
             reach: blocks that a copy made by cp or restore shares (it is named), what a flash device keeps besides, devices that\n\
             were removed or replaced before, what lies behind the end of a device that was made shorter, copies that the host or\n\
@@ -119,18 +121,31 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let forgotten: u64 = owner.call(&Request::Forget { path: inside })?;
     let data = wipe(&mut owner)?;
     if json {
-        output::json(&json!({
-            "path": path.to_string_lossy(),
+        let name = |n: &ForgetNameData| {
+            let mut told = json!({ "is_now": n.is_now });
+            tell_path(&mut told, "path", &n.path);
+            told
+        };
+        let mut all = json!({
             "known": plan.unknown.is_none(),
             "forgotten": forgotten,
             "wiped": data.done,
             "waits": data.waits,
-            "names": plan.names.iter().map(|n| json!({"path": n.path.to_string_lossy(), "is_now": n.is_now})).collect::<Vec<_>>(),
+            "names": plan.names.iter().map(name).collect::<Vec<_>>(),
             "snapshots": plan.snapshots,
             "shared_with": plan.shared_with,
             "elsewhere": plan.elsewhere,
             "not_reached": NOT_REACHED,
-        }))?;
+        });
+        tell_path(&mut all, "path", path);
+        for (name, bytes) in
+            [("shared_with_bytes", &plan.shared_with_bytes), ("elsewhere_bytes", &plan.elsewhere_bytes)]
+        {
+            if !bytes.is_empty() {
+                all[name] = json!(bytes);
+            }
+        }
+        output::json(&all)?;
     } else {
         told(path, forgotten, &plan, &data);
     }

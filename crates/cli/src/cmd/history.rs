@@ -75,7 +75,7 @@ pub fn told_by(path: &Path) -> Result<(Teller, Mount, PathBuf), Fail> {
 }
 
 /// The path from the root of the volume of what is `gone` below `real`.
-fn from_root(mount: &Mount, real: &Path, gone: &Path) -> Option<PathBuf> {
+pub(super) fn from_root(mount: &Mount, real: &Path, gone: &Path) -> Option<PathBuf> {
     let inside = mount.root.join(real.strip_prefix(&mount.point).ok()?).join(gone);
     Some(inside.components().filter(|c| matches!(c, Component::Normal(_))).collect())
 }

@@ -46,7 +46,7 @@ pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outco
     let request =
         Request::DeviceAdd { device: device::absolute(device), uuid: mkfs::random_uuid().at("/dev/urandom")? };
     let owner = target.owner()?;
-    let number: u16 = owner.call(&request).inspect_err(|_| prepared.take_back())?;
+    let number: u16 = owner.call(&request).map_err(|why| not_added(why, &prepared, place, device))?;
     let which = format!("device {number} ({})", device.display());
     let done = format!("{which} is added");
     follow(
@@ -56,6 +56,18 @@ pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outco
         &done,
         &format!("{which} is a device of it now, and comes into use"),
     )
+}
+
+/// Why a device was not added. What was made for it goes only where it is known to be no device of the volume.
+fn not_added(why: Fail, prepared: &mkfs::Prepared, place: &Path, device: &Path) -> Fail {
+    if why.is_untouched {
+        prepared.take_back();
+        return why;
+    }
+    let (place, device) = (place.display(), device.display());
+    let help = format!("nenrin device list {place} tells whether it is; where not, nothing needs it");
+    let message = format!("{}; {device} may be a device of the volume by now, and stays as it is: {help}", why.message);
+    Fail { message, ..why }
 }
 
 /// `nenrin device remove`.

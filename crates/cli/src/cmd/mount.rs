@@ -80,7 +80,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             "-o" => call.options.push(text_value(parser)?),
             "-f" => call.foreground = true,
             "--log" => call.log = Some(parser.value()?.into()),
-            REPORT_START => call.report_start = true,
+            REPORT_START => {
+                // Before those are asked for whom the paths are of: threads that do may still be at it later.
+                sys::close_inherited();
+                call.report_start = true;
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -175,7 +179,7 @@ fn start(call: &Call, source: &Path, directory: &Path, log: Option<&Path>) -> Ou
         }
         Some((code, message)) => {
             let _ = child.wait();
-            Err(Fail { code: code.max(FAILURE), message })
+            Err(Fail::new(message).with_code(code.max(FAILURE)))
         }
     }
 }

@@ -1,19 +1,20 @@
 //! `nenrin restore`.
 
-use super::history::{inside, told_by};
+use super::history::{from_root, told_by};
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Request};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::less::{Keeper, Shown};
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
-use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored, There, Unfit};
+use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored, Spot, There, Unfit};
 use crate::shelf::Shelf;
 use crate::size::show_bytes;
+use crate::states::{tell_path, tell_paths};
 use crate::teller::Teller;
 use crate::then::Then;
 use crate::{mounts, states, sys, when};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,10 +63,12 @@ pub const COMMAND: Command = Command {
             and set-group-id bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the\n\
             volume it takes room for names and index, and as much as it has of what no snapshot keeps, which counted as available. It\n\
             takes the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces\n\
-            it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, and what you may\n\
-            not read, is left out, and named: the rest is restored, and the exit code is 1. So it is where what was replaced cannot be\n\
-            removed, as directories of other users; it is told where that is then. With --json left_out tells path and why (unknown,\n\
-            damaged, forbidden; attributes: these alone). Extended attributes that do not fit on another file system are left out, named,\n\
+            it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, what you may not\n\
+            read, and device nodes, which only root may make, and not off a volume that a user mounted, are left out, and named: the\n\
+            rest is restored, and the exit code is 1. So it is where what was replaced cannot be removed, as directories of other\n\
+            users; it is told where that is then. With --json left_out tells path and why (unknown, damaged, forbidden, path-too-long,\n\
+            device; attributes: these alone), and beside paths that are no text are their bytes (path_bytes, went_bytes,\n\
+            parted_bytes, rest_bytes). Extended attributes that do not fit on another file system are left out, named,\n\
             and the exit code is 1 (in JSON attributes_left_out). All content is read before it is shared; where some of it is damaged --force\n\
             replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is left of it: it says which bytes\n\
             are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume\n\
@@ -155,10 +158,7 @@ enum Dest {
 impl Dest {
     /// Where it comes to lie: `inside` of the volume, which is `path` here.
     fn place(&self, path: &Path, mount: &Mount, inside: &Path) -> Result<PathBuf, Fail> {
-        let own = || {
-            let above = mount.root.components().filter(|c| matches!(c, Component::Normal(_))).count();
-            mount.point.join(inside.components().skip(above).collect::<PathBuf>())
-        };
+        let own = || own_place(mount, inside);
         Ok(match self {
             Self::Exactly(dest) => dest.clone(),
             Self::Into(dest) if !dest.is_dir() || fs::canonicalize(dest).is_ok_and(|real| real == own()) => dest.clone(),
@@ -171,6 +171,26 @@ impl Dest {
             Self::Itself => path.to_owned(),
         })
     }
+
+    /// Opens that place, which has the path `to`. Where it lies is looked up anew by that, and who may have the path lead elsewhere since
+    /// `inside` was told by it must not have it done by somebody else.
+    fn open(&self, to: &Path, mount: &Mount, inside: &Path) -> Result<Spot, Fail> {
+        let spot = Spot::open(to)?;
+        let own = own_place(mount, inside);
+        let is_there = || spot.real_parent().is_ok_and(|real| own == real.join(spot.name()));
+        if matches!(self, Self::Itself) && !is_there() {
+            let text =
+                "leads elsewhere than a moment ago, since somebody changes what is on the way; nothing was restored";
+            return Err(Fail::at(to.display(), text));
+        }
+        Ok(spot)
+    }
+}
+
+/// Where `inside` of a volume lies, as this mount shows it.
+fn own_place(mount: &Mount, inside: &Path) -> PathBuf {
+    let above = mount.root.components().filter(|c| matches!(c, Component::Normal(_))).count();
+    mount.point.join(inside.components().skip(above).collect::<PathBuf>())
 }
 
 /// Whether a path ends in a slash, or in "/.", and is a link without that: what was found there is meant, and not the link.
@@ -204,11 +224,13 @@ fn list_deleted(dir: &Path, json: bool) -> Outcome {
 }
 
 /// Where the newest state and the newest snapshot show what has this name now, if there is a snapshot.
-fn shown_by_states(teller: &mut Teller, path: &Path) -> Option<Shown> {
+fn shown_by_states(teller: &mut Teller, spot: &Spot) -> Option<Shown> {
     let Teller::Owner(owner) = teller else { return None };
     let all: Vec<CheckpointData> = owner.call(&Request::Checkpoints).ok()?;
     let snapshot = all.iter().rev().find(|c| c.name.is_some())?;
-    let (_, mount, inside) = inside(path).ok()?;
+    let real = spot.real_parent().ok()?;
+    let mount = mounts::of_real(&real).ok()??;
+    let inside = from_root(&mount, &real, Path::new(spot.name()))?;
     let shelf = Shelf::of(&mount).ok()?;
     let by = |state: &CheckpointData| Then::new(shelf.root(state.cno), inside.clone());
     Some(Shown { now: by(all.last()?), snapshot: by(snapshot) })
@@ -338,16 +360,10 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     let is_around_us = there == There::Goes && is_around_us(dest);
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
     let volume = device(&mount.point).at(mount.point.display())?;
-    let parent = mounts::above(dest);
-    if !force && fs::symlink_metadata(dest).is_ok() {
-        return Err(restore::exists(dest, device(parent).is_ok_and(|d| d == volume)));
-    }
-    if !parent.is_dir() {
-        let text = match fs::metadata(parent) {
-            Ok(_) => "is not a directory; say where else by --to DEST",
-            Err(_) => "is not there; restore that directory, or say where else by --to DEST",
-        };
-        return Err(Fail::at(parent.display(), text));
+    let spot = to.open(dest, &mount, &inside)?;
+    let is_same_volume = spot.device() == volume;
+    if !force && spot.is_taken() {
+        return Err(restore::exists(dest, is_same_volume));
     }
     // Whoever ends this finds nothing half done.
     sys::block_ending_signals().at("signals")?;
@@ -367,6 +383,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     let mut progress = Progress::new();
     let mut calls = Calls {
         volume,
+        is_of_user: mount.user != 0 && sys::euid() == 0,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: if has_owner { Some(&mut sync) } else { None },
         keep: &mut || ask(&Request::CheckpointCreate { name: None }).map(|made| kept_in.set(made["cno"].as_u64())),
@@ -374,18 +391,23 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
             false => Ok(()),
             true => is_still_there(&mut teller.borrow_mut(), &state),
         },
-        shown: &|| shown_by_states(&mut teller.borrow_mut(), dest),
+        shown: &|| shown_by_states(&mut teller.borrow_mut(), &spot),
         stop: &sys::ending_signal_waits,
         salvage,
     };
     let Restored { copied, left_out, salvaged, unfit, rest, beyond, beyond_count, keeper, parted_then, parted_now } =
-        restore::copy(&from, dest, there, &mut calls)
-            .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
+        restore::copy(&from, &spot, there, &mut calls)
+            .map_err(|e| restore::with_way_out(e, dest, is_same_volume))
             .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
-    let shown = |p: &Path| match p.strip_prefix(&from) {
-        Ok(below) if below.as_os_str().is_empty() => path.to_string_lossy().into_owned(),
-        below => path.join(below.unwrap_or(p)).to_string_lossy().into_owned(),
+    let place_of = |p: &Path| match p.strip_prefix(&from) {
+        Ok(below) if below.as_os_str().is_empty() => path.to_owned(),
+        below => path.join(below.unwrap_or(p)),
+    };
+    let shown = |p: &Path| place_of(p).to_string_lossy().into_owned();
+    let with_path = |mut told: Value, p: &Path| {
+        tell_path(&mut told, "path", &place_of(p));
+        told
     };
     if is_around_us {
         output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
@@ -405,9 +427,9 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
         let why = "extended attributes that do not fit where it is now were left out";
         output::notice(format!("{}: {why}: {what}", printable(&shown(path))));
     }
-    let unfit: Vec<_> = unfit.iter().map(|u| json!({ "path": shown(&u.path), "attributes": u.attributes })).collect();
-    let salvaged: Vec<_> = salvaged.iter().map(|s| json!({ "path": shown(&s.path), "bad": s.bad })).collect();
-    let left_out: Vec<_> = left_out.iter().map(|l| json!({ "path": shown(&l.path), "why": l.lack.word() })).collect();
+    let unfit: Vec<_> = unfit.iter().map(|u| with_path(json!({ "attributes": u.attributes }), &u.path)).collect();
+    let salvaged: Vec<_> = salvaged.iter().map(|s| with_path(json!({ "bad": s.bad }), &s.path)).collect();
+    let left_out: Vec<_> = left_out.iter().map(|l| with_path(json!({ "why": l.lack.word() }), &l.path)).collect();
     if let Some(rest) = &rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
     }
@@ -433,8 +455,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     let parted = parted(&parted_then, &parted_now, dest, matches!(to, Dest::Itself));
     tell_parted(&parted);
     if json {
-        output::json(&json!({
-            "path": dest.to_string_lossy(),
+        let mut told = json!({
             "from": state,
             "files": copied.files,
             "directories": copied.directories,
@@ -446,12 +467,17 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
             "salvaged": salvaged,
             "attributes_left_out": unfit,
             "replaced_kept_in": kept_in,
-            "went": beyond.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
             "went_count": beyond_count,
             "in_place": there == There::Changes,
-            "parted": parted.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>(),
-            "rest": rest.map(|r| r.path.to_string_lossy().into_owned()),
-        }))?;
+            "rest": null,
+        });
+        tell_path(&mut told, "path", dest);
+        tell_paths(&mut told, "went", &beyond);
+        tell_paths(&mut told, "parted", &parted);
+        if let Some(rest) = rest {
+            tell_path(&mut told, "rest", &rest.path);
+        }
+        output::json(&told)?;
         return Ok(code);
     }
     let bytes = match copied.bytes {
@@ -466,4 +492,38 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     };
     output::line(format!("{} restored from {named}: {what}", printable(&dest.display().to_string())));
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the state was looked up by, and where the path leads a moment later.
+    #[test]
+    fn a_place_that_the_path_leads_to_no_more_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(dir.path()).unwrap();
+        let (path, inside) = (top.join("sub/d/f"), Path::new("above/d/f"));
+        for made in ["sub/d", "victim"] {
+            fs::create_dir_all(top.join(made)).unwrap();
+        }
+        // A mount of a directory of the volume.
+        let [root, point, source] = ["/above".into(), top.join("sub"), PathBuf::new()];
+        let (device, options, fstype) = (String::new(), String::new(), mounts::FSTYPE.to_owned());
+        let (user, allow_other, read_only) = (0, false, false);
+        let mount = Mount { device, root, point, options, fstype, source, user, allow_other, read_only };
+        let opened = |to: &Dest, path: &Path| to.open(path, &mount, inside).map(|spot| spot.real_parent().unwrap());
+        assert_eq!(opened(&Dest::Itself, &path), Ok(top.join("sub/d")));
+        fs::rename(top.join("sub/d"), top.join("sub/e")).unwrap();
+        std::os::unix::fs::symlink(top.join("victim"), top.join("sub/d")).unwrap();
+        let told = opened(&Dest::Itself, &path).unwrap_err().message;
+        assert!(told.starts_with(&format!("{}: leads elsewhere", path.display())), "{told}");
+        // Nor where it has another name, or lies deeper.
+        assert!(opened(&Dest::Itself, &top.join("sub/e/f")).is_err());
+        // Who says where else it is to go means where that leads.
+        assert_eq!(opened(&Dest::Into(path.clone()), &path), Ok(top.join("victim")));
+        fs::remove_file(top.join("sub/d")).unwrap();
+        let told = opened(&Dest::Itself, &path).unwrap_err().message;
+        assert!(told.contains("sub/d: is not there; restore that directory"), "{told}");
+    }
 }

@@ -133,7 +133,9 @@ fn call<T: DeserializeOwned, P: DeserializeOwned>(
         match serde_json::from_slice(&answer) {
             Ok(Reply::Part(part)) => each(part),
             Ok(Reply::Ok(value)) => return Ok(value),
-            Ok(Reply::Error { code, message }) => return Err(Fail { code, message }),
+            Ok(Reply::Error { code, message, untouched }) => {
+                return Err(Fail { code, message, is_untouched: untouched });
+            }
             Err(_) if answer.len() as u64 == REPLY_BYTES_MAX => {
                 return Err(Fail::new(format!("the owner's answer has more than {}", show_bytes(REPLY_BYTES_MAX))));
             }

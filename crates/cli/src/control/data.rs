@@ -233,6 +233,9 @@ pub enum Reply<T, P> {
         code: u8,
         /// One line.
         message: String,
+        /// Nothing has changed: what was made for it is needed no more.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        untouched: bool,
     },
 }
 
@@ -367,6 +370,9 @@ pub struct ForgetPlanData {
     pub snapshots: Vec<CheckpointData>,
     /// Files that share blocks with them, which stay.
     pub shared_with: Vec<String>,
+    /// The bytes of those of them that are no text; nothing where all are.
+    #[serde(default)]
+    pub shared_with_bytes: Vec<Option<Vec<u8>>>,
     /// Their owners, now and in the past.
     pub owners: Vec<u32>,
     /// Nothing is known of the path: why that may be.
@@ -375,6 +381,9 @@ pub struct ForgetPlanData {
     /// What had this name while a directory above had another, before or since: paths of it. It stays.
     #[serde(default)]
     pub elsewhere: Vec<String>,
+    /// See `shared_with_bytes`.
+    #[serde(default)]
+    pub elsewhere_bytes: Vec<Option<Vec<u8>>>,
 }
 
 /// A name of what is to be forgotten.

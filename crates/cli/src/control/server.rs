@@ -383,18 +383,22 @@ fn serve(stream: UnixStream, handler: &Handler, state: &State) {
 
 fn answer(line: &str, allowed: bool, handler: &Handler, to: &mut dyn Write, wanted: Wanted<'_>) -> io::Result<()> {
     let result = if !allowed {
-        Err(Fail::new("permission denied: only root and the user who mounted the volume are answered"))
+        let text = "permission denied: only root and the user who mounted the volume are answered";
+        Err(Fail::new(text).untouched())
     } else {
         match serde_json::from_str(line) {
             Ok(request) => handler(request, &mut Parts { to, wanted }),
             Err(_) => {
-                Err(Fail::new("the owner of the volume does not understand this request; mount it with this nenrin"))
+                let text = "the owner of the volume does not understand this request; mount it with this nenrin";
+                Err(Fail::new(text).untouched())
             }
         }
     };
     match result {
         Ok(Answer(write)) => write(to)?,
-        Err(Fail { code, message }) => serde_json::to_writer(&mut *to, &Reply::<(), ()>::Error { code, message })?,
+        Err(Fail { code, message, is_untouched: untouched }) => {
+            serde_json::to_writer(&mut *to, &Reply::<(), ()>::Error { code, message, untouched })?;
+        }
     }
     to.write_all(b"\n")
 }

@@ -74,8 +74,14 @@ impl Cut {
 
 impl Service {
     pub(super) fn device_add(&self, path: &Path, uuid: [u8; 16]) -> Result<Answer, Fail> {
-        let fs = self.fs()?;
-        let added = fs.device_add(open_owned(path, self.polling)?, uuid).at(path.display())?;
+        let fs = self.fs().map_err(Fail::untouched)?;
+        let device = open_owned(path, self.polling).map_err(Fail::untouched)?;
+        let had_failed = fs.failed().is_some();
+        let added = fs.device_add(device, uuid).at(path.display()).map_err(|e| {
+            // Where it failed on the way the table may tell of it.
+            let may_be = !had_failed && fs.failed().is_some() || fs.health().iter().any(|d| d.uuid == uuid);
+            if may_be { e } else { e.untouched() }
+        })?;
         self.watch_anew(&fs);
         self.log.line(&format!("{} added as device {}", path.display(), added + 1));
         Ok(Answer::of(added + 1))
@@ -240,7 +246,7 @@ mod tests {
     use crate::daemon::Log;
     use crate::options::Options;
     use nenrin_core::{MkfsOptions, MountOptions, mkfs_on};
-    use nenrin_device::OpenMode;
+    use nenrin_device::{Fault, Faulty, OpKind, OpenMode};
     use std::path::PathBuf;
     use std::sync::mpsc;
     use tempfile::TempDir;
@@ -268,6 +274,33 @@ mod tests {
 
     fn lay(fs: &Fs) {
         while fs.laying_step(STEP_BYTES_MAX).unwrap().is_some() {}
+    }
+
+    /// What was made for a device goes where that was refused, and stays where the table may tell of it.
+    #[test]
+    fn a_device_that_may_have_been_added_is_told_from_one_that_was_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |name: &str, bytes| {
+            let path = dir.path().join(name);
+            File::create(&path).unwrap().set_len(bytes).unwrap();
+            path
+        };
+        let (image, short, new) = (made("image", BYTES), made("short", 64 << 10), made("new", BYTES));
+        let faulty = Faulty::new(device::open(&image, OpenMode::OWNER).unwrap());
+        let (faults, device): (_, device::Device) = (faulty.faults(), Arc::new(faulty));
+        let options = MkfsOptions { uuid: [7; 16], ..MkfsOptions::default() };
+        mkfs_on(std::slice::from_ref(&device), &HostClock::shared(), &options).unwrap();
+        let fs = device::open_volume(&image, vec![device], MountOptions::default()).unwrap();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let service = Service::new(fs, image.clone(), &Options::default(), log, mpsc::channel().0);
+        let added = |path: &Path| service.device_add(path, [9; 16]).err().map(|e| e.is_untouched);
+        assert_eq!(added(&short), Some(true));
+        assert_eq!(added(&dir.path().join("none")), Some(true));
+        faults.inject(Fault::Fail { kind: OpKind::Flush, from: 1, times: u64::MAX });
+        assert_eq!(added(&new), Some(false));
+        assert!(service.fs().unwrap().failed().is_some());
+        // By now nothing is written any more.
+        assert_eq!(added(&new), Some(true));
     }
 
     /// A command ends as another asks for less: nothing was moved by then.

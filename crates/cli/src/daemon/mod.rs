@@ -87,7 +87,6 @@ pub struct Started {
 /// The volume could not be mounted, or not be closed.
 pub fn run(plan: &Plan) -> Outcome {
     if plan.report_start {
-        sys::close_inherited();
         sys::new_session();
     }
     match start(plan) {

@@ -594,8 +594,9 @@ impl Service {
             fs.checkpoint_create(None).map_err(plain)?;
         }
         let elsewhere = fs.elsewhere(&states::parts(&path), &plan.inodes).map_err(|e| Fail::at(path.display(), e))?;
+        let elsewhere_bytes = states::no_texts(&elsewhere);
         let elsewhere = elsewhere.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
-        let data = ForgetPlanData { unknown, elsewhere, ..report::forget_plan(&plan) };
+        let data = ForgetPlanData { unknown, elsewhere, elsewhere_bytes, ..report::forget_plan(&plan) };
         *noted = Some(Planned { path, inodes: plan.inodes, owners: plan.owners });
         Ok(Answer::of(data))
     }

@@ -34,6 +34,13 @@ pub fn xattrs_of(path: &Path) -> io::Result<Vec<Xattr>> {
     Ok(all)
 }
 
+/// Whether an attribute gives privileges, or is what root and the kernel go by: the past shows no capabilities, and who mounted a
+/// volume may have it say anything (`is_of_user`).
+pub fn is_privileged(name: &CStr, is_of_user: bool) -> bool {
+    let name = name.to_bytes();
+    name == b"security.capability" || is_of_user && (name.starts_with(b"security.") || name.starts_with(b"trusted."))
+}
+
 /// Whether there is an access list among them.
 pub fn has_access_list(xattrs: &[Xattr]) -> bool {
     xattrs.iter().any(|(name, _)| name.as_c_str() == ACCESS_LIST)

@@ -6,6 +6,7 @@
 //! 2. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
 
 use super::attributes::xattrs_of;
+use super::spot::Spot;
 use super::{Copied, Work};
 use crate::error::{At, Fail};
 use nenrin_fuse::INO_MASK;
@@ -17,17 +18,18 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
-/// Whether what is at `to` is what was at `from`: the same file, to which its names can be restored.
+/// What is at `to`, which has to be what was at `from`: the same file, to which its names can be restored.
 ///
 /// # Errors
 /// What there is instead, and what to do.
-pub(super) fn is_same_file(from: &Path, to: &Path) -> Result<(), Fail> {
-    let instead = |text: &str| Fail::at(to.display(), text);
-    let now = match fs::symlink_metadata(to) {
+pub(super) fn same_file(from: &Path, to: &Spot) -> Result<Metadata, Fail> {
+    let place = to.shown().display();
+    let instead = |text: &str| Fail::at(&place, text);
+    let now = match fs::symlink_metadata(to.there()) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return Err(instead("is not there, so that no file is restored in place; without --in-place it is made"));
         }
-        now => now.at(to.display())?,
+        now => now.at(&place)?,
     };
     let then = fs::symlink_metadata(from).at(from.display())?;
     if !now.is_file() || !then.is_file() {
@@ -38,7 +40,7 @@ pub(super) fn is_same_file(from: &Path, to: &Path) -> Result<(), Fail> {
             "is another file than it was then; --force replaces it, and nothing but this name changes",
         ));
     }
-    Ok(())
+    Ok(now)
 }
 
 /// Gives the file at `there`, which is `known`, what the `copy` has. It is `shown` so.
@@ -52,7 +54,7 @@ pub(super) fn give(copy: &Path, there: &Path, known: &Metadata, shown: &Path) ->
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let target = OpenOptions::new().write(true).custom_flags(flags).open(there).at(&place)?;
     let now = target.metadata().at(&place)?;
-    if (now.ino(), now.is_file()) != (known.ino(), true) {
+    if (now.dev(), now.ino(), now.is_file()) != (known.dev(), known.ino(), true) {
         return Err(Fail::at(&place, "became another file meanwhile, and was left as it is"));
     }
     let both = now.mode() & then.mode() & 0o777;

@@ -1,10 +1,11 @@
 //! Where a copy is made, and how it gets its name.
 
-use super::hidden::HIDDEN;
+use super::hidden::{maker, new_name};
+use super::spot::Spot;
 use super::{Stop, in_place};
 use crate::error::{At, Fail};
 use crate::{mounts, output, remove};
-use rustix::fs::{self as sys, AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, Permissions};
@@ -15,9 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// A private directory beside the destination, in which the copy is made.
 pub(super) struct Place<'a> {
-    to: &'a Path,
-    name: &'a OsStr,
-    parent: File,
+    to: &'a Spot,
     hidden: OsString,
     private: File,
     /// What is copied lies on the same volume.
@@ -27,34 +26,28 @@ pub(super) struct Place<'a> {
 impl<'a> Place<'a> {
     /// `volume`: device number of what is copied from. `keeps`: what is there will be replaced.
     pub fn new(
-        to: &'a Path,
+        to: &'a Spot,
         volume: u64,
         keeps: bool,
         keep: &mut dyn FnMut() -> Result<(), Fail>,
     ) -> Result<Self, Fail> {
-        let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
-        let above = mounts::above(to);
-        let parent = File::open(above).at(above.display())?;
-        let there = parent.metadata().at(above.display())?;
-        let is_same_volume = there.dev() == volume;
+        let (parent, above) = (to.parent(), mounts::above(to.shown()));
+        let is_same_volume = to.device() == volume;
         if keeps && !is_same_volume {
-            return Err(no_past(to));
+            return Err(no_past(to.shown()));
         }
-        for left in left_over(above) {
-            output::notice(left_behind(&left));
+        for left in left_over(parent) {
+            output::notice(left_behind(&above.join(left)));
         }
         if keeps {
             keep()?;
         }
-        let hidden = OsString::from(format!("{HIDDEN}{}", std::process::id()));
-        sys::mkdirat(&parent, &hidden, Mode::RWXU).map_err(|e| match e {
-            Errno::EXIST => left_behind(&above.join(&hidden)),
-            e => Fail::at(above.display(), e),
-        })?;
-        match private_directory(&parent, &hidden) {
-            Ok(private) => Ok(Self { to, name, parent, hidden, private, is_same_volume }),
+        let hidden = new_name().at("/dev/urandom")?;
+        sys::mkdirat(parent, &hidden, Mode::RWXU).at(above.display())?;
+        match private_directory(parent, &hidden) {
+            Ok(private) => Ok(Self { to, hidden, private, is_same_volume }),
             Err(why) => {
-                let _ = sys::unlinkat(&parent, &hidden, AtFlags::REMOVEDIR);
+                let _ = sys::unlinkat(parent, &hidden, AtFlags::REMOVEDIR);
                 Err(Fail::at(above.display(), why))
             }
         }
@@ -67,12 +60,12 @@ impl<'a> Place<'a> {
 
     /// The directory in which it is, for people.
     pub fn shown(&self) -> PathBuf {
-        self.to.with_file_name(&self.hidden)
+        self.to.shown().with_file_name(&self.hidden)
     }
 
     /// What has the name, as [`Place::copy`].
     pub fn there(&self) -> PathBuf {
-        within(&self.parent).join(self.name)
+        self.to.there()
     }
 
     /// Durable first, so that no crash shows an empty file under the name. Whether something was replaced.
@@ -83,19 +76,20 @@ impl<'a> Place<'a> {
         sync: &mut dyn FnMut() -> Result<(), Fail>,
         keep: &mut dyn FnMut() -> Result<(), Fail>,
     ) -> Result<bool, Stop> {
-        let place = self.to.display();
-        sys::syncfs(&self.parent).at(&place)?;
+        let (place, parent, name) = (self.to.shown().display(), self.to.parent(), self.to.name());
+        sys::syncfs(parent).at(&place)?;
         sync()?;
-        let rename = |flags| sys::renameat_with(&self.private, "copy", &self.parent, self.name, flags);
+        let rename = |flags| sys::renameat_with(&self.private, "copy", parent, name, flags);
         // A directory that moves to another one has to be writable, for its "..".
         let movable = Movable::new(&self.copy()).at(&place)?;
         let mut has_replaced = false;
-        match rename(RenameFlags::NOREPLACE) {
+        let named = match rename(RenameFlags::NOREPLACE) {
             // A file system without such renames; it is not one of ours.
-            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.there()).is_err() => {
-                rename(RenameFlags::empty()).at(&place)?;
-            }
-            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) if replace => {
+            Err(Errno::INVAL | Errno::NOSYS) => take_free(&self.private, parent, name),
+            other => other,
+        };
+        match named {
+            Err(Errno::EXIST) if replace => {
                 self.may_be_replaced()?;
                 // What changed within a directory its own times do not tell.
                 let now = fs::symlink_metadata(self.there()).at(&place)?;
@@ -111,10 +105,10 @@ impl<'a> Place<'a> {
                 }
                 has_replaced = true;
             }
-            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to, self.is_same_volume).into()),
+            Err(Errno::EXIST) => return Err(exists(self.to.shown(), self.is_same_volume).into()),
             other => other.at(&place)?,
         }
-        let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
+        let durable = movable.restore().and_then(|()| parent.sync_all()).at(&place).and_then(|()| sync());
         durable.map(|()| has_replaced).map_err(|e| Stop::After(e, has_replaced))
     }
 
@@ -125,20 +119,21 @@ impl<'a> Place<'a> {
         sync: &mut dyn FnMut() -> Result<(), Fail>,
         keep: &mut dyn FnMut() -> Result<(), Fail>,
     ) -> Result<(), Stop> {
-        let known = known.ok_or_else(|| Fail::at(self.to.display(), "went meanwhile; nothing was restored"))?;
+        let shown = self.to.shown();
+        let known = known.ok_or_else(|| Fail::at(shown.display(), "went meanwhile; nothing was restored"))?;
         self.may_be_replaced()?;
         sync()?;
         keep()?;
-        Ok(in_place::give(&self.copy(), &self.there(), known, self.to)?)
+        Ok(in_place::give(&self.copy(), &self.there(), known, shown)?)
     }
 
     /// What is replaced is removed, with all that is in it: only where it has a past.
     fn may_be_replaced(&self) -> Result<(), Fail> {
-        let place = self.to.display();
+        let place = self.to.shown().display();
         let meta = fs::symlink_metadata(self.there()).at(place.to_string())?;
-        is_replaceable(self.to, &meta)?;
+        is_replaceable(self.to.shown(), &meta)?;
         if !self.is_same_volume {
-            return Err(no_past(self.to));
+            return Err(no_past(self.to.shown()));
         }
         if !meta.is_dir() {
             return Ok(());
@@ -157,12 +152,32 @@ impl<'a> Place<'a> {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        Ok(sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR)?)
+        Ok(sys::unlinkat(self.to.parent(), &self.hidden, AtFlags::REMOVEDIR)?)
+    }
+}
+
+/// Gives a copy a name that nothing has, where a rename replaces what has it.
+///
+/// # Errors
+/// [`Errno::EXIST`] where something has it; what the kernel says.
+pub(super) fn take_free(private: &File, parent: &File, name: &OsStr) -> Result<(), Errno> {
+    let mode = |of: &File, name: &OsStr| sys::statat(of, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| s.st_mode);
+    if FileType::from_raw_mode(mode(private, OsStr::new("copy"))?) != FileType::Directory {
+        sys::linkat(private, "copy", parent, name, AtFlags::empty())?;
+        // Where it stays it goes with the directory that it is in.
+        let _ = sys::unlinkat(private, "copy", AtFlags::empty());
+        return Ok(());
+    }
+    // Whatever gets the name meanwhile, of a directory nothing but an empty one is replaced.
+    match mode(parent, name) {
+        Ok(_) => Err(Errno::EXIST),
+        Err(Errno::NOENT) => sys::renameat(private, "copy", parent, name),
+        Err(e) => Err(e),
     }
 }
 
 /// The path of an open directory that stays right when it is moved.
-fn within(directory: &File) -> PathBuf {
+pub(super) fn within(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
@@ -186,14 +201,12 @@ fn left_behind(place: &Path) -> Fail {
     Fail::at(place.display(), "left from a restore that was broken off; remove it")
 }
 
-/// Private directories in `above` whose processes are gone.
-fn left_over(above: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(above) else { return Vec::new() };
-    let is_left = |name: &OsStr| {
-        let pid = name.to_str().and_then(|n| n.strip_prefix(HIDDEN)).and_then(|pid| pid.parse::<u32>().ok());
-        pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
-    };
-    entries.flatten().filter(|e| is_left(&e.file_name())).map(|e| e.path()).collect()
+/// Private directories in `above` whose processes are gone; this one has made none yet.
+fn left_over(above: &File) -> Vec<OsString> {
+    let Ok(entries) = fs::read_dir(within(above)) else { return Vec::new() };
+    let is_gone = |pid: u32| pid == std::process::id() || !Path::new("/proc").join(pid.to_string()).exists();
+    let is_left = |name: &OsString| maker(name.as_encoded_bytes()).is_some_and(is_gone);
+    entries.flatten().map(|e| e.file_name()).filter(is_left).collect()
 }
 
 /// Opens the directory that was just made, if it is ours alone.

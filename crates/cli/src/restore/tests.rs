@@ -1,17 +1,21 @@
 //! Tests of restoring, on any file system.
 
-use super::hidden::HIDDEN;
-use super::place::Movable;
+use super::place::{Movable, take_free};
 use super::*;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 type Step<'a> = &'a mut dyn FnMut() -> Result<(), Fail>;
 type Fits<'a> = &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>;
 
 /// Copies within one file system, with these calls.
 fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>) -> Result<Restored, Fail> {
+    copied_to(from, &Spot::open(to).unwrap(), if replace { There::Goes } else { There::Stays }, keep, fits)
+}
+
+fn copied_to(from: &Path, to: &Spot, there: There, keep: Step<'_>, fits: Fits<'_>) -> Result<Restored, Fail> {
     let mut calls = Calls {
         volume: fs::metadata(from).unwrap().dev(),
+        is_of_user: false,
         progress: &mut |_| {},
         sync: Some(&mut || Ok(())),
         keep,
@@ -20,13 +24,18 @@ fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>)
         stop: &|| false,
         salvage: false,
     };
-    copy(from, to, if replace { There::Goes } else { There::Stays }, &mut calls)
+    copy(from, to, there, &mut calls)
 }
 
 fn names(directory: &Path) -> Vec<OsString> {
     let mut all: Vec<_> = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name()).collect();
     all.sort();
     all
+}
+
+/// Where a copy is being made.
+fn hidden_in(directory: &Path) -> Option<PathBuf> {
+    names(directory).into_iter().find(|n| is_hidden(n.as_encoded_bytes())).map(|n| directory.join(n))
 }
 
 #[test]
@@ -110,6 +119,90 @@ fn a_link_that_is_put_in_place_of_the_directory_leads_nowhere() {
     fs::set_permissions(at("victim/d"), Permissions::from_mode(0o700)).unwrap();
 }
 
+/// The same once the directory is open, before anything of it was looked at.
+#[test]
+fn a_link_in_place_of_an_open_directory_leads_nowhere() {
+    for (there, has, copies) in
+        [(There::Stays, "from", true), (There::Goes, "from", true), (There::Changes, "above/f", false)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for made in ["above", "victim"] {
+            fs::create_dir(at(made)).unwrap();
+        }
+        fs::write(at("from"), "new").unwrap();
+        if there != There::Stays {
+            fs::write(at("above/f"), "old").unwrap();
+            fs::write(at("victim/f"), "root's").unwrap();
+        }
+        let spot = Spot::open(&at("above/f")).unwrap();
+        let from = at(has);
+        // That of the same file, which --in-place is given.
+        let from = if copies { from } else { at("moved/f") };
+        fs::rename(at("above"), at("moved")).unwrap();
+        symlink(at("victim"), at("above")).unwrap();
+        let before = names(&at("victim"));
+        copied_to(&from, &spot, there, &mut || Ok(()), &mut |_| Ok(())).unwrap();
+        assert_eq!(fs::read_to_string(at("moved/f")).unwrap(), if copies { "new" } else { "old" }, "{there:?}");
+        assert_eq!((names(&at("victim")), names(&at("moved"))), (before, vec!["f".into()]), "{there:?}");
+        assert!(there == There::Stays || fs::read_to_string(at("victim/f")).unwrap() == "root's", "{there:?}");
+        // What is told names the path that was said.
+        let told = copied_to(&from, &spot, There::Stays, &mut || Ok(()), &mut |_| Ok(())).unwrap_err().message;
+        assert!(told.starts_with(&format!("{}: is there already", at("above/f").display())), "{told}");
+        let mut keep = || Err(Fail::at(spot.there().display(), "not kept"));
+        let told = copied_to(&from, &spot, There::Goes, &mut keep, &mut |_| Ok(())).unwrap_err().message;
+        assert_eq!(told, format!("{}: not kept", at("above/f").display()));
+    }
+}
+
+/// What a volume says of a file gives nobody privileges.
+#[test]
+fn no_file_gets_privileges() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    let (file, below) = (from.join("f"), from.join("d"));
+    fs::write(&file, "f").unwrap();
+    fs::create_dir(&below).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o6755)).unwrap();
+    fs::set_permissions(&below, Permissions::from_mode(0o2755)).unwrap();
+    let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let given = sys::lsetxattr(&file, c"security.capability", &capability, sys::XattrFlags::empty());
+    copied(&from, &to, false, &mut || Ok(()), &mut |_| Ok(())).unwrap();
+    let mode = |name: &str| fs::metadata(to.join(name)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("f"), mode("d")), (0o755, 0o2755));
+    if given.is_ok() {
+        let got = sys::lgetxattr(to.join("f"), c"security.capability", [0; 64].as_mut_slice());
+        assert_eq!(got, Err(Errno::NODATA));
+    }
+}
+
+/// On a file system whose renames replace whatever is there.
+#[test]
+fn a_name_that_was_taken_meanwhile_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (private, above) = (dir.path().join("private"), dir.path().join("above"));
+    for made in [&private, &above] {
+        fs::create_dir(made).unwrap();
+    }
+    let name = OsStr::new("f");
+    let take = || take_free(&File::open(&private).unwrap(), &File::open(&above).unwrap(), name);
+    let there = || fs::read_to_string(above.join("f")).unwrap();
+    fs::write(private.join("copy"), "copy").unwrap();
+    fs::write(above.join("f"), "his").unwrap();
+    assert_eq!((take(), there()), (Err(Errno::EXIST), "his".into()));
+    fs::remove_file(above.join("f")).unwrap();
+    assert_eq!((take(), there(), names(&private).len()), (Ok(()), "copy".into(), 0));
+    fs::remove_file(above.join("f")).unwrap();
+    symlink("nowhere", private.join("copy")).unwrap();
+    assert_eq!(take(), Ok(()));
+    assert_eq!(fs::read_link(above.join("f")).unwrap(), Path::new("nowhere"));
+    fs::create_dir(private.join("copy")).unwrap();
+    assert_eq!(take(), Err(Errno::EXIST));
+    fs::remove_file(above.join("f")).unwrap();
+    assert!(take().is_ok() && above.join("f").is_dir() && names(&private).is_empty());
+}
+
 /// A directory that nobody may write to keeps its mode where the names cannot change hands.
 #[test]
 fn what_is_not_replaced_keeps_its_mode() {
@@ -123,7 +216,7 @@ fn what_is_not_replaced_keeps_its_mode() {
     let mut spoil = || {
         asked += 1;
         if asked == 2 {
-            let hidden = dir.path().join(format!("{HIDDEN}{}", std::process::id()));
+            let hidden = hidden_in(dir.path()).unwrap();
             fs::rename(hidden.join("copy"), dir.path().join("away")).unwrap();
         }
         Ok(())
@@ -143,7 +236,6 @@ fn what_is_not_replaced_keeps_its_mode() {
 fn what_stays_behind_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let hidden = at(&format!("{HIDDEN}{}", std::process::id()));
     fs::write(at("from"), "then").unwrap();
     for (to, has_replaced) in [("new", false), ("there", true)] {
         if has_replaced {
@@ -153,12 +245,13 @@ fn what_stays_behind_is_told() {
         let mut synced = 0;
         let mut calls = Calls {
             volume,
+            is_of_user: false,
             progress: &mut |_| {},
             // The second time the name has changed hands.
             sync: Some(&mut || {
                 synced += 1;
                 if synced == 2 {
-                    fs::create_dir(hidden.join("more")).unwrap();
+                    fs::create_dir(hidden_in(dir.path()).unwrap().join("more")).unwrap();
                 }
                 Ok(())
             }),
@@ -168,10 +261,16 @@ fn what_stays_behind_is_told() {
             stop: &|| false,
             salvage: false,
         };
-        let rest = copy(&at("from"), &at(to), if has_replaced { There::Goes } else { There::Stays }, &mut calls)
-            .unwrap()
-            .rest
-            .unwrap();
+        let rest = copy(
+            &at("from"),
+            &Spot::open(&at(to)).unwrap(),
+            if has_replaced { There::Goes } else { There::Stays },
+            &mut calls,
+        )
+        .unwrap()
+        .rest
+        .unwrap();
+        let hidden = hidden_in(dir.path()).unwrap();
         assert_eq!((&rest.path, rest.has_replaced), (&hidden, has_replaced));
         assert!(rest.to_string().contains("could not be removed"), "{rest}");
         assert_eq!(fs::read_to_string(at(to)).unwrap(), "then");
@@ -192,6 +291,7 @@ fn a_name_that_is_not_durable_is_told() {
         let mut synced = 0;
         let mut calls = Calls {
             volume: fs::metadata(dir.path()).unwrap().dev(),
+            is_of_user: false,
             progress: &mut |_| {},
             sync: Some(&mut || {
                 synced += 1;
@@ -203,11 +303,16 @@ fn a_name_that_is_not_durable_is_told() {
             stop: &|| false,
             salvage: false,
         };
-        let told = copy(&at("from"), &at(to), if has_replaced { There::Goes } else { There::Stays }, &mut calls)
-            .unwrap_err()
-            .message;
+        let told = copy(
+            &at("from"),
+            &Spot::open(&at(to)).unwrap(),
+            if has_replaced { There::Goes } else { There::Stays },
+            &mut calls,
+        )
+        .unwrap_err()
+        .message;
         assert_eq!(told.contains("what was there before is in"), has_replaced, "{told}");
-        assert_eq!(names(dir.path()).iter().any(|n| is_hidden(n.as_encoded_bytes())), has_replaced);
+        assert_eq!(hidden_in(dir.path()).is_some(), has_replaced);
     }
 }
 

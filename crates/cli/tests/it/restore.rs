@@ -597,11 +597,21 @@ fn what_a_broken_restore_left_is_named() {
     place.mount("checkpoint=0").ok();
     fs::write(place.path("mnt/f"), "f").unwrap();
     let cno = cut(&place);
-    // The shell becomes the program, and its number stays.
-    let script = format!("mkdir .restoring-$$; exec $NENRIN restore f --at {cno} --to g");
-    shell(&script, &place.path("mnt")).fails(1, &[".restoring-", "left from a restore that was broken off; remove it"]);
-    assert!(!place.path("mnt/g").exists());
-    restore(&[&place.text("mnt/f"), "--at", &cno, "--to", &place.text("mnt/g")]).ok();
+    // The shell becomes the program, and its number stays. The second is of a process that is there.
+    let hex = "0123456789abcdef0123456789abcdef";
+    let script = format!("mkdir .restoring-$$-{hex} .restoring-1-{hex}; exec $NENRIN restore f --at {cno} --to g");
+    let out = shell(&script, &place.path("mnt"));
+    let told: Vec<_> = out.stderr.lines().collect();
+    assert!(out.code == 0 && place.path("mnt/g").exists(), "{out:?}");
+    assert!(
+        matches!(told[..], [one] if one.contains("left from a restore that was broken off; remove it")),
+        "{told:?}"
+    );
+    assert!(told[0].contains(".restoring-") && !told[0].contains(".restoring-1-"), "{told:?}");
+    // Of one that is gone.
+    fs::create_dir(place.path(&format!("mnt/.restoring-4194305-{hex}"))).unwrap();
+    let out = restore(&[&place.text("mnt/f"), "--at", &cno, "--to", &place.text("mnt/h")]);
+    assert!(out.code == 0 && out.stderr.contains(".restoring-4194305-"), "{out:?}");
 }
 
 /// P4: what is damaged of a tree is named where it was, and all else comes back.

@@ -121,3 +121,45 @@ fn names_that_are_no_text_are_told_in_bytes() {
     let of = [std::ffi::OsStr::new("history"), "--json".as_ref(), file.as_os_str()];
     assert_eq!(nenrin(of).json()[0]["path_bytes"], serde_json::json!([0xff, 0xfe]));
 }
+
+/// The same of what `restore` and `forget` did.
+#[test]
+fn paths_that_are_no_text_are_told_in_bytes() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::OsStrExt;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let own = OsStr::from_bytes(b"\xff");
+    let (mnt, dir) = (place.path("mnt"), place.path("mnt").join(own));
+    let bytes = |path: &std::path::Path| serde_json::json!(path.as_os_str().as_bytes());
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join(own), "x").unwrap();
+    fs::hard_link(dir.join(own), mnt.join("other")).unwrap();
+    let cno = nenrin(["checkpoint", "create", "--json", &place.text("mnt")]).json()["cno"].as_u64().unwrap();
+    fs::write(dir.join(OsStr::from_bytes(b"since\xfe")), "x").unwrap();
+    fs::write(dir.join("plain"), "x").unwrap();
+    let cno = cno.to_string();
+    let of = |path: &std::path::Path, more: &[&str]| {
+        let mut all: Vec<OsString> = ["restore", "--json", "--at", &cno].map(OsString::from).to_vec();
+        all.push(path.into());
+        all.extend(more.iter().map(OsString::from));
+        nenrin(all).json()
+    };
+    let told = of(&dir, &["--force"]);
+    assert_eq!(told["path_bytes"], bytes(&dir), "{told}");
+    assert_eq!(told["parted_bytes"], serde_json::json!([dir.join(own).as_os_str().as_bytes()]), "{told}");
+    assert_eq!(told["went"][0], "plain");
+    assert_eq!(told["went_bytes"], serde_json::json!([null, b"since\xfe"]), "{told}");
+    let told = of(&mnt.join("other"), &["--force"]);
+    assert!(told.get("path_bytes").is_none() && told.get("went_bytes").is_none(), "{told}");
+    fs::remove_dir_all(&dir).unwrap();
+    fs::remove_file(mnt.join("other")).unwrap();
+    let forget = [OsStr::new("forget"), "--json".as_ref(), "--yes".as_ref(), dir.as_os_str()];
+    let told = nenrin(forget).json();
+    assert_eq!(told["path_bytes"], bytes(&dir), "{told}");
+    let names = told["names"].as_array().unwrap();
+    assert!(names.iter().any(|n| n["path_bytes"] == serde_json::json!([0xff])), "{told}");
+}

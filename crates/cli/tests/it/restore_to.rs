@@ -77,22 +77,23 @@ fn what_a_restore_makes_on_its_way_is_seen_by_nobody() {
     fs::create_dir(&mnt).unwrap();
     fs::write(mnt.join("other"), "").unwrap();
     let first = cut(&place);
+    let [made, open] = ["7", "1"].map(|pid| format!(".restoring-{pid}-0123456789abcdef0123456789abcdef"));
     // As a restore does it, with checkpoints between its steps.
-    fs::create_dir(mnt.join(".restoring-7")).unwrap();
-    fs::set_permissions(mnt.join(".restoring-7"), fs::Permissions::from_mode(0o700)).unwrap();
-    fs::write(mnt.join(".restoring-7/copy"), "f").unwrap();
+    fs::create_dir(mnt.join(&made)).unwrap();
+    fs::set_permissions(mnt.join(&made), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(mnt.join(&made).join("copy"), "f").unwrap();
     // Somebody's own, which others may enter.
-    fs::create_dir(mnt.join(".restoring-1")).unwrap();
+    fs::create_dir(mnt.join(&open)).unwrap();
     let second = cut(&place);
-    fs::rename(mnt.join(".restoring-7/copy"), mnt.join("f")).unwrap();
+    fs::rename(mnt.join(&made).join("copy"), mnt.join("f")).unwrap();
     cut(&place);
-    fs::remove_dir(mnt.join(".restoring-7")).unwrap();
+    fs::remove_dir(mnt.join(&made)).unwrap();
     let last = cut(&place);
     let shown: Vec<_> = fs::read_dir(place.path("mnt/.nenrin/at").join(&second).join("d")).unwrap().collect();
     let mut shown: Vec<_> = shown.into_iter().map(|e| e.unwrap().file_name()).collect();
     shown.sort();
-    assert_eq!(shown, [".restoring-1", "other"], "in the past");
-    fs::remove_dir(mnt.join(".restoring-1")).unwrap();
+    assert_eq!(shown, [&open[..], "other"], "in the past");
+    fs::remove_dir(mnt.join(&open)).unwrap();
     let file = place.text("mnt/d/f");
     let told = nenrin(["history", &file]).ok();
     assert!(!told.contains(".restoring") && told.contains(" made\n") && told.lines().count() == 2, "{told}");
@@ -104,7 +105,7 @@ fn what_a_restore_makes_on_its_way_is_seen_by_nobody() {
     assert!(!restore(&["--list-deleted", &dir]).ok().contains(".restoring"));
     restore(&[&dir, "--at", &second, "--to", &place.text("mnt/then")]).ok();
     let names: Vec<_> = fs::read_dir(place.path("mnt/then")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(names.contains(&"other".into()) && !names.contains(&".restoring-7".into()), "{names:?}");
+    assert!(names.contains(&"other".into()) && !names.contains(&made.into()), "{names:?}");
     restore(&[&file, "--at", &second, "--force"]).fails(1, &["d/f: was not there in checkpoint"]);
 }
 

@@ -38,7 +38,7 @@ pub fn interrupted() -> Option<i32> {
 
 /// The failure of what was interrupted, with the exit code that shells expect.
 pub fn interruption(signal: i32) -> Fail {
-    Fail { code: 128 + signal as u8, message: "interrupted; everything is unmounted and detached".into() }
+    Fail::new("interrupted; everything is unmounted and detached").with_code(128 + signal as u8)
 }
 
 /// Waits for a child; on a signal it is asked to end, then made to.

@@ -1,0 +1,150 @@
+//! `nenrin restore` by root where somebody else is at work, and of what only root can make.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use crate::restore::{cut, restore};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Whose the directory is puts a link to another in its place, and that back, all the time.
+#[test]
+fn a_link_that_is_put_in_place_of_the_directory_leads_root_nowhere() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (his, link, victim) = (place.path("mnt/d"), place.path("mnt/link"), place.path("mnt/victim"));
+    for made in [&his, &victim] {
+        fs::create_dir(made).unwrap();
+    }
+    symlink(&victim, &link).unwrap();
+    for name in ["new", "there", "same"] {
+        fs::write(his.join(name), "his").unwrap();
+    }
+    let cno = cut(&place);
+    fs::remove_file(his.join("new")).unwrap();
+    for name in ["there", "same"] {
+        fs::write(victim.join(name), "root's").unwrap();
+    }
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let _ = renameat_with(CWD, &his, CWD, &link, RenameFlags::EXCHANGE);
+                thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let ask = |name: &str, how: &[&str]| {
+            restore(&[&[&place.text(&format!("mnt/d/{name}")), "--at", &cno[..]], how].concat());
+        };
+        for _ in 0..40 {
+            ask("new", &[]);
+            ask("there", &["--force"]);
+            ask("same", &["--in-place"]);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let there = |name: &str| fs::read_to_string(victim.join(name)).ok();
+    let root = Some("root's".to_owned());
+    assert_eq!((there("new"), there("there"), there("same")), (None, root.clone(), root));
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 2, "nothing is left there");
+}
+
+/// A directory of somebody's that is called much as those of a restore.
+#[test]
+fn a_name_that_is_nearly_one_of_ours_comes_back() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let own = place.path("mnt/d/.restoring-1999");
+    fs::create_dir_all(&own).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(own.join("photo"), "1999").unwrap();
+    let cno = cut(&place);
+    let listed = place.path("mnt/.nenrin/at").join(&cno).join("d");
+    assert_eq!(fs::read_dir(listed).unwrap().count(), 1, "in the past");
+    restore(&[&place.text("mnt/d"), "--at", &cno, "--to", &place.text("mnt/again")]).ok();
+    restore(&[&place.text("mnt/d"), "--at", &cno, "--force"]).ok();
+    for tree in ["mnt/again", "mnt/d"] {
+        let path = place.path(tree).join(".restoring-1999/photo");
+        assert_eq!(fs::read_to_string(path).ok().as_deref(), Some("1999"), "{tree}");
+    }
+}
+
+/// A device node, which who restores may not make, keeps nothing else from coming back.
+#[test]
+fn a_device_node_is_left_out_and_named() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0,allow_other").ok();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    run("mknod", &["-m", "666", &place.text("mnt/d/null"), "c", "1", "3"]).ok();
+    for name in ["mnt/d/a", "mnt/d/z"] {
+        fs::write(place.path(name), name).unwrap();
+        chown(place.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    let cno = cut(&place);
+    let asked = |rest: &str| as_nobody(&place, &format!("./nenrin restore mnt/d{rest} --at {cno} --to ./mine"));
+    let Some(out) = asked("") else { return };
+    assert!(out.code == 1 && out.stderr.contains("mnt/d/null is a device node (only root may make one)"), "{out:?}");
+    assert_eq!(fs::read_dir(place.path("mine")).unwrap().count(), 2);
+    fs::remove_dir_all(place.path("mine")).unwrap();
+    let out = asked(" --json").unwrap();
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(told["left_out"], serde_json::json!([{ "path": "mnt/d/null", "why": "device" }]), "{told}");
+    fs::remove_dir_all(place.path("mine")).unwrap();
+    asked("/null").unwrap().fails(1, &["mnt/d/null", "is a device node (only root may make one)"]);
+    assert!(!place.path("mine").exists());
+}
+
+/// Who mounted the volume may have it say anything of its nodes.
+#[test]
+fn root_makes_no_device_node_that_a_user_tells_of() {
+    if !can_mount() || !has("fusermount3") || !has("setpriv") || !has("unshare") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    run("mknod", &["-m", "666", &place.text("mnt/d/null"), "c", "1", "3"]).ok();
+    fs::write(place.path("mnt/d/f"), "f").unwrap();
+    let cno = cut(&place);
+    restore(&[&place.text("mnt/d"), "--at", &cno, "--to", &place.text("rooted")]).ok();
+    assert!(fs::metadata(place.path("rooted/null")).unwrap().file_type().is_char_device(), "root's own volume");
+    place.umount().ok();
+    for path in ["", "image", "mnt"] {
+        chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    run("cp", &[env!("CARGO_BIN_EXE_nenrin"), &place.text("nenrin")]).ok();
+    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    let script = format!(
+        "{LET_GO}
+        mount -t tmpfs none /dev
+        for d in 'null c 1 3' 'zero c 1 5' 'urandom c 1 9' 'fuse c 10 229'; do mknod -m 666 /dev/$d; done
+        echo user_allow_other >conf
+        touch /etc/fuse.conf && mount --bind conf /etc/fuse.conf
+        nobody() {{ setpriv --reuid=65534 --regid=65534 --clear-groups env -u XDG_RUNTIME_DIR \"$@\"; }}
+        nobody ./nenrin mount -o allow_other image mnt
+        trap 'nobody ./nenrin umount mnt' EXIT
+        code=0
+        $NENRIN restore mnt/d --at {cno} --to ./back || code=$?
+        $NENRIN restore mnt/d --at {cno} --to mnt/beside
+        exit $code"
+    );
+    fs::write(place.path("script"), script).unwrap();
+    let out = shell("exec unshare -m sh -e script", place.dir());
+    let told = "mnt/d/null is a device node (none is made of a volume that a user mounted)";
+    assert!(out.code == 1 && out.stderr.contains(told), "{out:?}");
+    assert_eq!(fs::read(place.path("back/f")).unwrap(), b"f");
+    assert!(fs::symlink_metadata(place.path("back/null")).is_err());
+    assert_eq!(fs::metadata(place.path("back")).unwrap().uid(), 0);
+}
