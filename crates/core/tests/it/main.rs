@@ -14,6 +14,7 @@ mod check_damage;
 mod cleaning;
 mod coarse;
 mod content_like_log;
+mod copies;
 mod copy;
 mod counts;
 mod cutting;
