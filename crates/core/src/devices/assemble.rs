@@ -63,7 +63,7 @@ impl Given {
     const fn index(&self) -> usize {
         self.newest.device_index as usize
     }
-    /// Whether only one of the two slots of its newest root has that: a cut came between them, or one was lost since.
+    /// Whether only one of the two slots of its newest root has that, with its table: a cut came between them, or one was lost since.
     fn lacks_a_copy(&self) -> bool {
         let generation = self.newest.generation;
         let of_other = |state: &SlotState| !matches!(state, SlotState::Valid(g) if *g == generation);
@@ -71,7 +71,10 @@ impl Given {
             |block: &u64| slots_of(&self.newest, self.newest.device_index).is_some_and(|both| both.contains(block));
         // What the device does not give it may not take either.
         let is_wrong = |s: &SlotState| of_other(s) && !matches!(s, SlotState::Unreadable(_));
+        let table = self.newest.table_generation();
+        let is_before = |(block, of): &(u64, u64)| is_twin(block) && *of < table && !broken(Break::OldTwinsKept);
         self.probe.slots.iter().any(|(block, state)| is_twin(block) && is_wrong(state))
+            || self.probe.tables.iter().any(is_before)
     }
     /// Its identity within the volume, as it knows it itself.
     fn identity(&self) -> Option<[u8; 16]> {
@@ -383,7 +386,7 @@ fn merged(probes: &[(u16, Option<String>, Probe)]) -> Probe {
     roots.sort_by_key(|r| std::cmp::Reverse((r.generation, r.table_generation())));
     roots.dedup_by_key(|r| r.generation);
     let heads = probes.iter().flat_map(|(_, _, p)| p.heads.iter().copied()).collect();
-    Probe { roots, slots, heartbeat: Vec::new(), heads }
+    Probe { roots, slots, heads, ..Probe::default() }
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ impl Fs {
         self.owns_to_write()?;
         self.storage.settle()?;
         self.storage.devices().end_replaced();
+        self.storage.devices().clear_left()?;
         let (mut written, mut right) = (0, Vec::new());
         for turn in self.storage.turns() {
             if written > 0 {

@@ -38,6 +38,7 @@ mod keep;
 mod landmarks;
 mod laying;
 mod leading;
+mod lengths;
 mod little;
 mod lost_flush;
 mod lost_inode;
