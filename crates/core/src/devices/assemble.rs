@@ -11,7 +11,7 @@
 //! | active, with another identity | a table that the newest knows | replaced: no member any more |
 //!
 //! A device that was about to take a member's place has that place in its only root. If the others went on without it
-//! since, that root counts for nothing ([`is_unfinished`]).
+//! since, be it that only their table says so, that root counts for nothing ([`is_unfinished`]).
 //!
 //! Invariants
 //! 1. Nothing is written, and nothing is read but root slots.
@@ -103,8 +103,12 @@ fn is_unfinished(own: &Superblock, roots: usize, other: &Superblock) -> bool {
     let index = usize::from(own.device_index);
     let (Some(mine), Some(theirs)) = (own.devices.get(index), other.devices.get(index)) else { return false };
     let same = own.devices.iter().zip(&other.devices).enumerate();
+    // Before its first root it may have said who else was absent.
+    let marked = other.generation == own.generation
+        && other.table_generation() >= own.table_generation()
+        && !broken(Break::MarkedUnseen);
     roots == 1
-        && other.generation > own.generation
+        && (other.generation > own.generation || marked)
         && mine.uuid != theirs.uuid
         && mine.member_generation >= theirs.member_generation
         && same.filter(|(i, _)| *i != index).all(|(_, (a, b))| a.member_generation <= b.member_generation)
@@ -453,5 +457,29 @@ mod tests {
         assert!(!is_unfinished(&root(&base, 1, 9, [(true, 1), (true, 3)]), 1, &root(&base, 0, 10, both)));
         // The old one went on alone, and so did the new one.
         assert_eq!(verdict(&new(12), &root(&base, 1, 13, both)), Verdict::Diverged);
+    }
+
+    /// The others went on without it, and lost one, as only the table says: no root was written since.
+    fn who_went_on_without_a_new_root() {
+        let base = super::super::tests::superblock();
+        let mut new = root(&base, 1, 10, [(true, 1), (true, 2)]);
+        new.devices[1].uuid = [9; 16];
+        for (index, entries) in [(0, [(true, 1), (false, 2)]), (1, [(false, 2), (true, 1)])] {
+            let went_on = root(&base, index, 10, entries);
+            assert!(is_unfinished(&new, 1, &went_on), "that the others went on is not seen");
+            assert!(!is_unfinished(&new, 2, &went_on) && !is_unfinished(&went_on, 1, &new));
+        }
+    }
+
+    #[test]
+    fn who_was_about_to_replace_gives_way_to_a_newer_table() {
+        who_went_on_without_a_new_root();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "that the others went on is not seen")]
+    fn a_newer_table_that_is_not_seen_is_noticed() {
+        crate::breaks::with(Break::MarkedUnseen, who_went_on_without_a_new_root);
     }
 }
