@@ -68,6 +68,9 @@ impl Probe {
             .iter()
             .filter_map(|(_, s)| if let SlotState::Invalid(why) = s { Some(*why) } else { None })
             .collect();
+        if let Some(why @ Invalid::Segments(_)) = reasons.iter().find(|why| matches!(why, Invalid::Segments(_))) {
+            return Err(Error::Open(format!("the volume cannot be opened: its superblock states {why}")));
+        }
         let unread = self.slots.iter().any(|(_, s)| matches!(s, SlotState::Unreadable(_)));
         if unread || reasons.iter().any(|why| *why != Invalid::Magic) {
             Err(Error::Open("all superblock slots are damaged; nothing was changed".into()))
