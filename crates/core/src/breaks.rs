@@ -602,6 +602,18 @@ pub enum Break {
     SurveysStay,
     /// Of checkpoints that go no landmarks are kept where something of the past cannot be read.
     LandmarksStop,
+    /// Where one of two copies is mended both are written.
+    MendedOverRight,
+    /// What nothing proves to have been flushed is written anew on all devices at once.
+    AnewAtOnce,
+    /// What a change of length that was cut left at the end of a device stays there.
+    OldEndsLeft,
+    /// Of a root whose two slots have different device tables the older one stays.
+    OldTwinsKept,
+    /// That others went on is seen by a newer root alone, not by a newer table.
+    MarkedUnseen,
+    /// Segments stay closed that were to go when the device table was another.
+    ClosedForGone,
 }
 
 #[cfg(feature = "breaks")]

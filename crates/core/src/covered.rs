@@ -5,7 +5,7 @@
 
 use crate::breaks::{Break, broken};
 use crate::mixture::Copies;
-use crate::storage::Storage;
+use crate::storage::{Storage, Turn};
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
@@ -132,17 +132,17 @@ pub(crate) fn equalize(storage: &Storage, e: &Extent) -> Result<u64> {
 ///
 /// # Errors
 /// As there.
-pub(crate) fn write_anew(storage: &Storage, e: &Extent) -> Result<u64> {
+pub(crate) fn write_anew(storage: &Storage, e: &Extent, turn: Turn) -> Result<u64> {
     let (first, blocks) = place(e);
     if u64::from(blocks) == (e.crcs.len() as u64) << e.granule_shift {
-        match storage.write_anew(first, blocks, |bytes| verify(e, bytes).is_ok()) {
+        match storage.write_anew(first, blocks, turn, |bytes| verify(e, bytes).is_ok()) {
             Err(Error::Damaged(..)) => {}
             done => return done,
         }
     }
     let (mut written, mut failed) = (0, None);
     for g in granules(e) {
-        match storage.write_anew(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok()) {
+        match storage.write_anew(g.addr, g.blocks, turn, |bytes| verify(&g, bytes).is_ok()) {
             Ok(blocks) => written += blocks,
             Err(why) => failed = failed.or(Some(why)),
         }

@@ -18,7 +18,7 @@ use nenrin_format::superblock::{
     AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, Superblock, UNIT_BLOCKS, device_blocks, rows,
     segments_on,
 };
-use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, SEGMENTS_MAX, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ use std::sync::Arc;
 pub const SEGMENTS_MIN: u64 = 16;
 /// Blocks of a segment unless asked otherwise: 16 MiB. Each has at least one block of summary.
 pub const SEGMENT_BLOCKS_DEFAULT: u32 = 4096;
+/// Most blocks of a segment: 256 MiB.
+const SEGMENT_BLOCKS_MAX: u32 = 65536;
 /// Smaller volumes get smaller segments, so that there are at least this many.
 const SEGMENTS_AIM: u64 = 512;
 /// With parity a segment has at least this many rows, unless asked otherwise.
@@ -78,6 +80,9 @@ fn choose_segment_blocks(blocks: u64) -> u32 {
     let mut segment_blocks = SEGMENT_BLOCKS_DEFAULT;
     while segment_blocks > 64 && segments_on(blocks, segment_blocks) < SEGMENTS_AIM {
         segment_blocks /= 2;
+    }
+    while segment_blocks < SEGMENT_BLOCKS_MAX && segments_on(blocks, segment_blocks) > SEGMENTS_MAX {
+        segment_blocks *= 2;
     }
     segment_blocks
 }
@@ -142,7 +147,7 @@ fn plan(devices: &[(String, u64)], options: &MkfsOptions) -> Result<Plan> {
     let least = if parity { (ROWS_AIM * UNIT_BLOCKS * (width as u32 - 1)).next_power_of_two() } else { 0 };
     let segment_blocks = match options.segment_blocks {
         0 => choose_segment_blocks(total).max(least),
-        n if n.is_power_of_two() && (32..=65536).contains(&n) => n,
+        n if n.is_power_of_two() && (32..=SEGMENT_BLOCKS_MAX).contains(&n) => n,
         n => {
             return Err(Error::Open(format!(
                 "a segment of {n} blocks is impossible; use a power of two from 32 to 65536"
@@ -170,7 +175,13 @@ fn plan(devices: &[(String, u64)], options: &MkfsOptions) -> Result<Plan> {
         }
     }
     let bands = bands_for(profile, &blocks, segment_blocks);
-    if bands.iter().map(|b| b.segments).sum::<u64>() < SEGMENTS_MIN {
+    let segments = bands.iter().map(|b| b.segments).sum::<u64>();
+    if segments > SEGMENTS_MAX {
+        return Err(Error::Open(format!(
+            "{segments} segments are too many: a volume has at most {SEGMENTS_MAX}; make them larger"
+        )));
+    }
+    if segments < SEGMENTS_MIN {
         let need = SEGMENTS_MIN * u64::from(segment_blocks) * BLOCK_BYTES as u64;
         return Err(Error::Open(format!("the devices are too small: together a volume needs at least {need} bytes")));
     }

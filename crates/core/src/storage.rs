@@ -28,6 +28,17 @@ pub use slots::{Probe, SlotState, probe, probe_storage};
 /// Bytes at either end of a device in which others have their marks.
 const WIPED_BYTES: u64 = 1 << 20;
 
+/// What of copies is written anew at a time: see [`Storage::turns`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// All there is.
+    All,
+    /// What is not right.
+    Wrong,
+    /// The copy of this number.
+    Copy(usize),
+}
+
 /// Devices of an open volume and the geometry of its segments.
 pub struct Storage {
     devices: Arc<Devices>,
@@ -258,22 +269,36 @@ impl Storage {
         for (copy, avoided) in copies.iter().zip(ways) {
             copy.iter().for_each(|copy| wrong(copy, whole, avoided));
         }
-        self.write(addr, Arc::new(AlignedBuf::padded(whole)))?;
-        Ok(u64::from(blocks))
+        self.about_to_wait();
+        let any = self.devices.write_unlike(addr, &Arc::new(AlignedBuf::padded(whole)))?;
+        Ok(if any { u64::from(blocks) } else { 0 })
     }
 
-    /// Writes these blocks once more, to every device that should have them: blocks written. What can be read may be in the cache of a host
-    /// alone, which lost it when a flush failed, and takes it for written: no flush covers it before it is. Where they lie in rows,
+    /// How all that has to be written anew is, each after a flush of the one before, so that of what has two copies one is always whole: a sector that was being
+    /// written when power fails may be read no more.
+    pub fn turns(&self) -> &'static [Turn] {
+        let is_mirror = self.devices.layout().copies_max() > 1 && !broken(Break::AnewAtOnce);
+        if is_mirror { &[Turn::Wrong, Turn::Copy(0), Turn::Copy(1)] } else { &[Turn::All] }
+    }
+
+    /// Writes these blocks once more, to the devices that should have them and whose `turn` it is: blocks written. What can be read may be in the cache of a
+    /// host alone, which lost it when a flush failed, and takes it for written: no flush covers it before it is. Where they lie in rows,
     /// [`Storage::parity_anew`] does the rest.
     ///
     /// # Errors
     /// When no copy is `right`; device errors.
-    pub fn write_anew(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<u64> {
+    pub fn write_anew(&self, addr: Addr, blocks: u32, turn: Turn, right: impl Fn(&[u8]) -> bool) -> Result<u64> {
+        if turn == Turn::Wrong {
+            return self.equalize(addr, blocks, right);
+        }
         let whole = self.read_right(addr, blocks, &right).ok().filter(|bytes| right(bytes));
         let Some(whole) = whole else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
         if self.has_parity() {
             self.devices.remember(addr, &whole);
             self.devices.write_units(addr, &Arc::new(whole))?;
+        } else if let Turn::Copy(copy) = turn {
+            self.about_to_wait();
+            self.devices.write_copy(addr, &Arc::new(whole), copy)?;
         } else {
             self.write(addr, Arc::new(whole))?;
         }

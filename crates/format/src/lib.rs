@@ -31,6 +31,7 @@ mod validate;
 pub mod wire;
 
 pub use units::*;
+pub use validate::SEGMENTS_MAX;
 
 /// Every disk struct, in the order of `docs/FORMAT.md`.
 #[must_use]
@@ -171,6 +172,8 @@ pub enum Invalid {
     Feature(u64),
     /// A length, count or offset points outside its container.
     Bounds,
+    /// More segments than a volume may have.
+    Segments(u64),
     /// A discriminant has no meaning.
     Kind(u8),
     /// Keys are out of order, or a name has an impossible length.
@@ -186,6 +189,7 @@ impl core::fmt::Display for Invalid {
             Self::Version(v) => write!(f, "format version {v} is newer than this program"),
             Self::Feature(bits) => write!(f, "unknown incompatible feature bits {bits:#x}"),
             Self::Bounds => f.write_str("a length or address is out of bounds"),
+            Self::Segments(n) => write!(f, "{n} segments, and a volume has at most {SEGMENTS_MAX}"),
             Self::Kind(k) => write!(f, "unknown kind {k}"),
             Self::Order => f.write_str("entries out of order"),
         }

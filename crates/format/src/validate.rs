@@ -8,12 +8,20 @@ use std::ops::Range;
 /// log2 of a unit in bytes.
 const STRIPE_SHIFT: u8 = (UNIT_BLOCKS as usize * BLOCK_BYTES).trailing_zeros() as u8;
 
+/// Segments that a volume may have: 1 PiB of 16 MiB each. Each costs who opens it some memory, and a sparse file of some kilobytes may
+/// state as many as an address has room for.
+pub const SEGMENTS_MAX: u64 = 1 << 26;
+
 impl Superblock {
     /// Whether segments lie beside each other, and within their devices: no band over another, none in an area or in the row log.
     ///
     /// # Errors
-    /// [`Invalid::Bounds`].
+    /// [`Invalid::Segments`] where there are too many, else [`Invalid::Bounds`].
     pub fn validate(&self) -> Result<(), Invalid> {
+        let segments = self.bands.iter().fold(0u64, |n, b| n.saturating_add(b.segments));
+        if segments > SEGMENTS_MAX {
+            return Err(Invalid::Segments(segments));
+        }
         if self.stripe_shift != STRIPE_SHIFT {
             return Err(Invalid::Bounds);
         }
@@ -137,8 +145,23 @@ mod tests {
             assert_eq!(changed.validate(), Err(Invalid::Bounds), "{what}");
             assert_eq!(Superblock::decode(&changed.encode()), Err(Invalid::Bounds), "{what}");
         }
-        let mut without_length = root;
+        let mut without_length = root.clone();
         without_length.devices[0] = DeviceEntry { removed: true, active: false, ..DeviceEntry::active([0; 16], 0, 2) };
         assert_eq!(without_length.validate(), Ok(()));
+    }
+
+    /// Such as a sparse file of 16 TiB, of a few kilobytes, may state.
+    #[test]
+    fn segments_are_no_more_than_memory_has_room_for() {
+        let unit = u64::from(UNIT_BLOCKS);
+        for (segments, valid) in [(SEGMENTS_MAX, Ok(())), (SEGMENTS_MAX + 1, Err(Invalid::Segments(SEGMENTS_MAX + 1)))]
+        {
+            let blocks = 2 * AREA_BLOCKS + segments * 8;
+            let mut s = Superblock { segment_blocks: 8, device_index: 0, profile: Profile::Single, ..root() };
+            s.devices = vec![DeviceEntry::active([1; 16], blocks.next_multiple_of(unit), 1)];
+            s.bands = vec![Band { segments, copies: 1, members: vec![(0, 0)], ..s.bands[0].clone() }];
+            assert_eq!(s.validate(), valid);
+            assert_eq!(Superblock::decode(&s.encode()).map(drop), valid);
+        }
     }
 }

@@ -653,8 +653,6 @@ impl Recorded {
         let drive = self.config.members.of(&disk);
         let excused = Excused { slots: true, absent: self.config.members.may_miss_something() };
         let findings = S::check(drive.clone(), excused).map_err(|e| fail(format!("check: {e}")))?;
-        // What was never acknowledged may be on one device and not on the other, until recovery has seen to it.
-        let findings: Vec<String> = findings.into_iter().filter(|f| !f.contains("content-copy-damaged")).collect();
         if !findings.is_empty() {
             return Err(self.explain::<S>(cut, format!("check before recovery: {}", findings.join("; "))));
         }

@@ -60,6 +60,7 @@ findings! {
     108 Error RootInvalid "root-invalid" "A root states something impossible.";
     109 Error LogDamaged "log-damaged" "The log is damaged before its end: a later part proves that more was durable.";
     110 Error DeviceAbsent "device-absent" "A device of the volume is not there or misses something: what it has has no second copy.";
+    111 Error LogCopyDamaged "log-copy-damaged" "A copy of a part of the log on one device is damaged; that of another is used.";
 
     201 Error NodeCopyDamaged "node-copy-damaged" "One copy of an index node is damaged; the other is used.";
     202 Error NodeLost "node-lost" "Neither copy of an index node can be read.";

@@ -16,6 +16,7 @@ mod data;
 mod findings;
 mod history;
 mod live;
+mod log;
 mod names;
 mod nodes;
 mod parity;
@@ -64,6 +65,9 @@ pub fn check(
     let Some(entered) = roots::enter(devices, &mut log)? else {
         return Ok(log.report);
     };
+    if let Some(older) = &entered.older {
+        log::check(&entered, older, &mut log);
+    }
     check_entered(&entered, options.data, &mut log)?;
     if options.data {
         parity::check(&entered, &mut log)?;
@@ -83,7 +87,7 @@ pub(crate) fn check_planned(opened: Opened, progress: &mut dyn FnMut(Progress)) 
     let mut superblock = opened.superblock.clone();
     superblock.chain = (opened.chain.segment, opened.chain.block);
     superblock.chain_seq = opened.chain.seq;
-    let entered = roots::Entered { opened, audit, superblock };
+    let entered = roots::Entered { opened, audit, superblock, older: None };
     check_entered(&entered, true, &mut log)?;
     Ok((entered.opened, log.report))
 }

@@ -4,16 +4,18 @@
 use super::findings::What;
 use super::nodes::{self, Audit};
 use super::report::{Finding, Log};
+use crate::breaks::{Break, broken};
 use crate::devices::assemble;
 use crate::fs::Opened;
 use crate::recovery::{read_root_copy, recover_from};
 use crate::storage::{Storage, storage_of};
 use crate::{Error, MountOptions, Result};
-use nenrin_device::BlockDevice;
+use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::node::TreeId;
+use nenrin_format::partial::Header;
 use nenrin_format::root::Root;
 use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock};
-use nenrin_format::{BLOCK_BYTES, Generation, Invalid};
+use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub struct Entered {
     pub audit: Audit,
     /// What the root says of the chain, before anything was replayed.
     pub superblock: Superblock,
+    /// The older of the roots that recovery may begin with; `None` where the state is only in memory.
+    pub older: Option<Superblock>,
 }
 
 /// Checks slots and roots, and opens the volume. `None` when no root can be
@@ -45,10 +49,8 @@ pub fn enter(devices: &[Arc<dyn BlockDevice>], log: &mut Log<'_>) -> Result<Opti
     let storage = storage_of(&assembly);
     let options = MountOptions { read_only: true, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
     let mut entered: Option<Entered> = None;
-    for superblock in assembly.found.roots.iter().take(2) {
-        if superblock.uuid != newest.uuid {
-            continue;
-        }
+    let usable = || assembly.found.roots.iter().take(2).filter(|s| s.uuid == newest.uuid);
+    for superblock in usable() {
         let root = read_copies(&storage, superblock, log);
         if entered.is_some() {
             continue;
@@ -63,7 +65,8 @@ pub fn enter(devices: &[Arc<dyn BlockDevice>], log: &mut Log<'_>) -> Result<Opti
                 if let Some(damage) = &opened.report.damage {
                     log.add(Finding::new(What::LogDamaged, damage.clone()));
                 }
-                entered = Some(Entered { opened, audit, superblock: superblock.clone() });
+                let older = usable().next_back().cloned();
+                entered = Some(Entered { opened, audit, superblock: superblock.clone(), older });
             }
             (Err(e @ Error::Open(_)), _) => return Err(e),
             (Err(e), Some(_)) => {
@@ -83,6 +86,13 @@ fn read_copies(storage: &Storage, superblock: &Superblock, log: &mut Log<'_>) ->
     let lost = copies.iter().all(|(_, r)| r.is_err());
     let mut root: Option<Root> = None;
     for (i, (addr, copy)) in copies.into_iter().enumerate() {
+        let crc = superblock.root[i].1;
+        // What is right was perhaps so on one device alone.
+        let whole = copy.is_ok().then(|| storage.read_summary(addr, Some(crc)).ok()).flatten();
+        for why in whole.map_or_else(Vec::new, |b| wrong_copies(storage, addr, (b.len() / BLOCK_BYTES) as u32, crc)) {
+            let text = format!("copy {} of the root of generation {}: {why}", i + 1, superblock.generation);
+            log.add(Finding::new(What::RootCopyDamaged, text).at(addr));
+        }
         match copy {
             Ok(r) if root.as_ref().is_some_and(|first| *first != r) => {
                 log.add(Finding::new(What::RootInvalid, "the two copies of the root differ").at(addr));
@@ -98,6 +108,36 @@ fn read_copies(storage: &Storage, superblock: &Superblock, log: &mut Log<'_>) ->
         }
     }
     root
+}
+
+/// Where the summary of a partial is not right that is so somewhere, one line for each device.
+pub fn wrong_copies(storage: &Storage, addr: Addr, blocks: u32, crc: u32) -> Vec<String> {
+    let right = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| s.crc == crc);
+    let why = |read: Result<AlignedBuf>| match read {
+        Ok(_) => Invalid::Checksum.to_string(),
+        Err(e) => e.to_string(),
+    };
+    if broken(Break::OneCopyChecked) {
+        return Vec::new();
+    }
+    if storage.has_parity() {
+        let (read, unread) = storage.read_telling(addr, blocks);
+        let is_right = read.as_ref().is_ok_and(|bytes| right(bytes));
+        return match (is_right, unread) {
+            (true, false) => Vec::new(),
+            (true, true) => vec!["a device does not give it; the rest of its row does".into()],
+            (false, _) => vec![format!("{}; the rest of its row gives it", why(read))],
+        };
+    }
+    let wrong = |avoid: u16| {
+        let read = storage.read_around(addr, blocks, avoid);
+        if read.as_ref().is_ok_and(|bytes| right(bytes)) {
+            return None;
+        }
+        let on = storage.named_around(addr, blocks, Some(avoid)).unwrap_or_else(|| "another device".into());
+        Some(format!("{} on {on}", why(read)))
+    };
+    storage.ways_around(addr, blocks).into_iter().filter_map(wrong).collect()
 }
 
 fn check_root(storage: &Storage, superblock: &Superblock, root: &Root, log: &mut Log<'_>) {

@@ -11,7 +11,7 @@
 //! | active, with another identity | a table that the newest knows | replaced: no member any more |
 //!
 //! A device that was about to take a member's place has that place in its only root. If the others went on without it
-//! since, that root counts for nothing ([`is_unfinished`]).
+//! since, be it that only their table says so, that root counts for nothing ([`is_unfinished`]).
 //!
 //! Invariants
 //! 1. Nothing is written, and nothing is read but root slots.
@@ -63,7 +63,7 @@ impl Given {
     const fn index(&self) -> usize {
         self.newest.device_index as usize
     }
-    /// Whether only one of the two slots of its newest root has that: a cut came between them, or one was lost since.
+    /// Whether only one of the two slots of its newest root has that, with its table: a cut came between them, or one was lost since.
     fn lacks_a_copy(&self) -> bool {
         let generation = self.newest.generation;
         let of_other = |state: &SlotState| !matches!(state, SlotState::Valid(g) if *g == generation);
@@ -71,7 +71,10 @@ impl Given {
             |block: &u64| slots_of(&self.newest, self.newest.device_index).is_some_and(|both| both.contains(block));
         // What the device does not give it may not take either.
         let is_wrong = |s: &SlotState| of_other(s) && !matches!(s, SlotState::Unreadable(_));
+        let table = self.newest.table_generation();
+        let is_before = |(block, of): &(u64, u64)| is_twin(block) && *of < table && !broken(Break::OldTwinsKept);
         self.probe.slots.iter().any(|(block, state)| is_twin(block) && is_wrong(state))
+            || self.probe.tables.iter().any(is_before)
     }
     /// Its identity within the volume, as it knows it itself.
     fn identity(&self) -> Option<[u8; 16]> {
@@ -100,8 +103,12 @@ fn is_unfinished(own: &Superblock, roots: usize, other: &Superblock) -> bool {
     let index = usize::from(own.device_index);
     let (Some(mine), Some(theirs)) = (own.devices.get(index), other.devices.get(index)) else { return false };
     let same = own.devices.iter().zip(&other.devices).enumerate();
+    // Before its first root it may have said who else was absent.
+    let marked = other.generation == own.generation
+        && other.table_generation() >= own.table_generation()
+        && !broken(Break::MarkedUnseen);
     roots == 1
-        && other.generation > own.generation
+        && (other.generation > own.generation || marked)
         && mine.uuid != theirs.uuid
         && mine.member_generation >= theirs.member_generation
         && same.filter(|(i, _)| *i != index).all(|(_, (a, b))| a.member_generation <= b.member_generation)
@@ -383,7 +390,7 @@ fn merged(probes: &[(u16, Option<String>, Probe)]) -> Probe {
     roots.sort_by_key(|r| std::cmp::Reverse((r.generation, r.table_generation())));
     roots.dedup_by_key(|r| r.generation);
     let heads = probes.iter().flat_map(|(_, _, p)| p.heads.iter().copied()).collect();
-    Probe { roots, slots, heartbeat: Vec::new(), heads }
+    Probe { roots, slots, heads, ..Probe::default() }
 }
 
 #[cfg(test)]
@@ -450,5 +457,29 @@ mod tests {
         assert!(!is_unfinished(&root(&base, 1, 9, [(true, 1), (true, 3)]), 1, &root(&base, 0, 10, both)));
         // The old one went on alone, and so did the new one.
         assert_eq!(verdict(&new(12), &root(&base, 1, 13, both)), Verdict::Diverged);
+    }
+
+    /// The others went on without it, and lost one, as only the table says: no root was written since.
+    fn who_went_on_without_a_new_root() {
+        let base = super::super::tests::superblock();
+        let mut new = root(&base, 1, 10, [(true, 1), (true, 2)]);
+        new.devices[1].uuid = [9; 16];
+        for (index, entries) in [(0, [(true, 1), (false, 2)]), (1, [(false, 2), (true, 1)])] {
+            let went_on = root(&base, index, 10, entries);
+            assert!(is_unfinished(&new, 1, &went_on), "that the others went on is not seen");
+            assert!(!is_unfinished(&new, 2, &went_on) && !is_unfinished(&went_on, 1, &new));
+        }
+    }
+
+    #[test]
+    fn who_was_about_to_replace_gives_way_to_a_newer_table() {
+        who_went_on_without_a_new_root();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "that the others went on is not seen")]
+    fn a_newer_table_that_is_not_seen_is_noticed() {
+        crate::breaks::with(Break::MarkedUnseen, who_went_on_without_a_new_root);
     }
 }

@@ -13,6 +13,7 @@
 //! 6. A commit that names nothing that is not durable leaves what others wrote in the caches: nobody counts on that yet.
 //! 7. Who takes part in a write is decided in the moment it is registered ([`roster`]).
 
+mod anew;
 mod assemble;
 mod joining;
 mod layout;

@@ -200,19 +200,29 @@ impl Devices {
     /// What to write to which device: all copies that are there, at least one of each block, and what a device
     /// that joins will have. Whether one was left out.
     pub(super) fn write_runs(roster: &Roster, addr: Addr, blocks: u32) -> Result<(Vec<Part>, bool), DeviceError> {
+        Self::write_runs_of(roster, addr, blocks, |_| true)
+    }
+
+    /// The same, of `which` copies alone, counted from 0.
+    pub(super) fn write_runs_of(
+        roster: &Roster,
+        addr: Addr,
+        blocks: u32,
+        which: impl Fn(usize) -> bool,
+    ) -> Result<(Vec<Part>, bool), DeviceError> {
         let (mut runs, mut joining) = (Runs::default(), Runs::default());
         let (mut missing, mut left_out) = (false, false);
         roster.layout.each_piece(addr, blocks, |from, count, places| {
             let mut any = false;
-            for p in places.iter().take(if broken(Break::MirrorHalf) { 1 } else { places.len() }) {
+            let copies = if broken(Break::MirrorHalf) { 1 } else { places.len() };
+            for (i, p) in places.iter().enumerate().take(copies) {
                 let (member, joins) = roster.receivers(p.device);
-                if member.is_some() {
+                any |= member.is_some();
+                left_out |= member.is_none();
+                if member.is_some() && which(i) {
                     runs.add(*p, from, count);
-                    any = true;
-                } else {
-                    left_out = true;
                 }
-                if joins.is_some() {
+                if joins.is_some() && which(i) {
                     joining.add(*p, from, count);
                 }
             }
@@ -252,7 +262,13 @@ impl Devices {
         }
     }
 
-    fn start_writes(self: &Arc<Self>, entry: Entry, parts: &[Part], left_out: bool, data: &Arc<AlignedBuf>) -> Ticket {
+    pub(super) fn start_writes(
+        self: &Arc<Self>,
+        entry: Entry,
+        parts: &[Part],
+        left_out: bool,
+        data: &Arc<AlignedBuf>,
+    ) -> Ticket {
         let start = |(member, run): &Part| {
             let op = Op::Write { offset: bytes(run.block), data: gathered(run, data) };
             self.send(member, op)

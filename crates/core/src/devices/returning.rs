@@ -415,7 +415,7 @@ impl Given {
 }
 
 /// The blocks of a request that a run brings, in its order.
-fn blocks_of(run: &Run) -> impl Iterator<Item = u32> + '_ {
+pub(super) fn blocks_of(run: &Run) -> impl Iterator<Item = u32> + '_ {
     run.spans.iter().flat_map(|(from, n)| *from..*from + *n)
 }
 

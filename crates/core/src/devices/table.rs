@@ -8,7 +8,7 @@ use super::{Devices, Layout, Member, Standing, Table, is_writable, write_slot, w
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
 use nenrin_format::BLOCK_BYTES;
-use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
+use nenrin_format::superblock::{self, Band, DeviceEntry, SlotHead, Superblock};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +43,29 @@ impl Tail {
         device.submit(Op::Write { offset: block * BLOCK_BYTES as u64, data }).wait()?;
         device.submit(Op::Flush).wait().map(drop)
     }
+}
+
+/// Where a device is longer than so many blocks, and has slots of this volume at its end, they read as zeros.
+fn clear_end(member: &Member, used: u64, uuid: &[u8; 16]) -> Result<(), DeviceError> {
+    let Some(device) = &member.device else { return Ok(()) };
+    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    let from = area(blocks).max(used);
+    if from >= blocks {
+        return Ok(());
+    }
+    let (offset, bytes) = (from * BLOCK_BYTES as u64, (blocks - from) as usize * BLOCK_BYTES);
+    let is_ours = |slot: &[u8]| SlotHead::decode(slot).is_ok_and(|head| head.uuid == *uuid);
+    // A block that cannot be read is no root; the others count one by one then.
+    let one = |i: u64| Op::Read { offset: offset + i * BLOCK_BYTES as u64, bytes: BLOCK_BYTES };
+    let found = match device.submit(Op::Read { offset, bytes }).wait() {
+        Ok(all) => all.chunks_exact(BLOCK_BYTES).any(is_ours),
+        Err(_) => (0..blocks - from).any(|i| device.submit(one(i)).wait().is_ok_and(|slot| is_ours(&slot))),
+    };
+    if found {
+        device.submit(Op::Write { offset, data: Arc::new(AlignedBuf::zeroed(bytes)) }).wait()?;
+        device.submit(Op::Flush).wait()?;
+    }
+    Ok(())
 }
 
 /// Where the tail area of a device of so many blocks begins.
@@ -144,6 +167,21 @@ impl Devices {
             Some(slots.map(|slots| Tail { member: member.clone(), slots, before: old.blocks, after: new.blocks }))
         };
         changed.filter_map(tail).collect()
+    }
+
+    /// Before the first write of a mount: what a change of length that was cut left at the very end of a device is gone. Who finds nothing at
+    /// the beginning of the device looks there, and roots of that time must not be found once there are others.
+    pub fn clear_left(&self) -> Result<(), DeviceError> {
+        let table = self.table();
+        let Some(superblock) = table.superblock.clone().filter(|_| !broken(Break::OldEndsLeft)) else { return Ok(()) };
+        drop(table);
+        let roster = self.roster();
+        for member in roster.active() {
+            let used = superblock.devices.get(usize::from(member.index)).map_or(u64::MAX, |e| e.blocks);
+            let cleared = clear_end(member, used, &superblock.uuid);
+            cleared.or_else(|error| self.lose(member, error))?;
+        }
+        Ok(())
     }
 
     fn device(&self, index: u16) -> Option<Arc<dyn BlockDevice>> {

@@ -4,7 +4,9 @@ use super::Fs;
 use crate::breaks::{Break, broken};
 use crate::covered;
 use crate::recovery::Unproven;
+use crate::storage::Turn;
 use crate::{DeviceHealth, Error, Result};
+use nenrin_format::Addr;
 use nenrin_format::items::Extent;
 use nenrin_format::superblock::{DEVICES_MAX, Trouble};
 
@@ -25,15 +27,15 @@ impl Fs {
         self.owns_to_write()?;
         self.storage.settle()?;
         self.storage.devices().end_replaced();
+        self.storage.devices().clear_left()?;
         let (mut written, mut right) = (0, Vec::new());
-        for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
-            let (addr, blocks) = u.place();
-            self.owns_to_write()?;
-            match u.write_anew(&self.storage) {
-                Err(Error::Damaged(..)) if repairs => continue,
-                done => written += done?,
+        for turn in self.storage.turns() {
+            if written > 0 {
+                self.flush_device()?;
+                self.owns_to_write()?;
             }
-            right.push((addr, blocks));
+            let of_turn = self.write_anew(unproven, *turn, repairs)?;
+            (written, right) = (written.max(of_turn.0), of_turn.1);
         }
         // Not before: it may be what the others were rebuilt from.
         self.owns_to_write()?;
@@ -44,6 +46,20 @@ impl Fs {
         }
         self.storage.devices().rows_settled();
         Ok(written)
+    }
+
+    /// Writes all of this anew whose `turn` it is: how many blocks, and where.
+    fn write_anew(&self, unproven: &[Unproven], turn: Turn, repairs: bool) -> Result<(u64, Vec<(Addr, u32)>)> {
+        let (mut written, mut right) = (0, Vec::new());
+        for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
+            self.owns_to_write()?;
+            match u.write_anew(&self.storage, turn) {
+                Err(Error::Damaged(..)) if repairs => continue,
+                done => written += done?,
+            }
+            right.push(u.place());
+        }
+        Ok((written, right))
     }
 
     /// Whether what is wrong on one device can be had from others.

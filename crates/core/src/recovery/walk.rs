@@ -4,7 +4,7 @@ use crate::breaks::{Break, broken};
 use crate::covered;
 use crate::log::chain::Chain;
 use crate::mounts::Mounts;
-use crate::storage::Storage;
+use crate::storage::{Storage, Turn};
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
@@ -102,14 +102,14 @@ impl Unproven {
     ///
     /// # Errors
     /// As there.
-    pub fn write_anew(&self, storage: &Storage) -> Result<u64> {
+    pub fn write_anew(&self, storage: &Storage, turn: Turn) -> Result<u64> {
         match self {
             Self::Partial(header, crc) => {
                 let is_summary = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| s.crc == *crc);
                 let is_payload = |bytes: &[u8]| nenrin_format::crc(bytes) == header.payload_crc;
                 let anew = |addr, blocks, right: &dyn Fn(&[u8]) -> bool| match broken(Break::UnflushedBelieved) {
                     true => storage.equalize(addr, blocks, right),
-                    false => storage.write_anew(addr, blocks, right),
+                    false => storage.write_anew(addr, blocks, turn, right),
                 };
                 let summary = header.summary_blocks as usize * BLOCK_BYTES;
                 let payload = |bytes: &[u8]| bytes.get(summary..).is_none_or(|p| p.is_empty() || is_payload(p));
@@ -123,7 +123,7 @@ impl Unproven {
                 Ok(summary + if blocks == 0 { 0 } else { anew(payload, blocks, &is_payload)? })
             }
             Self::Content(e) if broken(Break::UnflushedBelieved) => covered::equalize(storage, e),
-            Self::Content(e) => covered::write_anew(storage, e),
+            Self::Content(e) => covered::write_anew(storage, e, turn),
         }
     }
 }

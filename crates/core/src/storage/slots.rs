@@ -27,12 +27,14 @@ pub enum SlotState {
 }
 
 /// What the slots of a device say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Probe {
     /// Valid roots, newest first, one for each generation.
     pub roots: Vec<Superblock>,
     /// All slots: block on the device and state.
     pub slots: Vec<(u64, SlotState)>,
+    /// The number of the device table of each valid root, by the block of its slot.
+    pub tables: Vec<(u64, u64)>,
     /// The block of the heartbeat.
     pub heartbeat: Vec<u8>,
     /// What every program can read of a slot, of all that are intact.
@@ -66,6 +68,9 @@ impl Probe {
             .iter()
             .filter_map(|(_, s)| if let SlotState::Invalid(why) = s { Some(*why) } else { None })
             .collect();
+        if let Some(why @ Invalid::Segments(_)) = reasons.iter().find(|why| matches!(why, Invalid::Segments(_))) {
+            return Err(Error::Open(format!("the volume cannot be opened: its superblock states {why}")));
+        }
         let unread = self.slots.iter().any(|(_, s)| matches!(s, SlotState::Unreadable(_)));
         if unread || reasons.iter().any(|why| *why != Invalid::Magic) {
             Err(Error::Open("all superblock slots are damaged; nothing was changed".into()))
@@ -95,6 +100,7 @@ impl Probe {
         let state = match Superblock::decode(slot) {
             Ok(sb) => {
                 let state = SlotState::Valid(sb.generation);
+                self.tables.push((block, sb.table_generation()));
                 match self.roots.iter_mut().find(|r| r.generation == sb.generation) {
                     // Twins differ while the device table is being changed.
                     Some(twin) if twin.table_generation() < sb.table_generation() => *twin = sb,
@@ -128,7 +134,7 @@ pub(crate) fn storage_of(assembly: &Assembly) -> Arc<Storage> {
 /// When none can be read; what the slots hold is told in the result.
 pub fn probe(device: &dyn BlockDevice) -> Result<Probe> {
     let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
-    let mut probe = Probe { roots: Vec::new(), slots: Vec::new(), heartbeat: vec![0; BLOCK_BYTES], heads: Vec::new() };
+    let mut probe = Probe { heartbeat: vec![0; BLOCK_BYTES], ..Probe::default() };
     if blocks < 2 * superblock::AREA_BLOCKS {
         return Ok(probe);
     }

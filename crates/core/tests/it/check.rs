@@ -32,7 +32,7 @@ fn numbers_and_names_are_unique_and_stable() {
     assert_eq!(names.len(), What::ALL.len());
     assert!(What::ALL.is_sorted_by_key(|w| w.number()));
     // Numbers once given stay: add to this list, never change it.
-    let fixed: [(u16, &str); 75] = [
+    let fixed: [(u16, &str); 76] = [
         (101, "slot-damaged"),
         (102, "slot-stale"),
         (103, "slot-unfinished"),
@@ -43,6 +43,7 @@ fn numbers_and_names_are_unique_and_stable() {
         (108, "root-invalid"),
         (109, "log-damaged"),
         (110, "device-absent"),
+        (111, "log-copy-damaged"),
         (201, "node-copy-damaged"),
         (202, "node-lost"),
         (203, "node-invalid"),

@@ -4,8 +4,11 @@
 use crate::common::file;
 use crate::common::sparse::Sparse;
 use nenrin_core::format::{Ino, Time};
-use nenrin_core::{AllocateMode, At, CheckOptions, Clock, Fs, MkfsOptions, MountOptions, SetAttr, check, mkfs};
-use nenrin_device::{BlockDevice, Observed};
+use nenrin_core::{
+    AllocateMode, At, CheckOptions, Clock, Fs, MkfsOptions, MountOptions, SetAttr, SlotState, check, mkfs, mkfs_fits,
+    probe,
+};
+use nenrin_device::{AlignedBuf, BlockDevice, Observed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -187,4 +190,34 @@ fn removing_a_full_file_costs_its_neighbours_nothing() {
     v.until_reaped(usual, 4096);
     assert_eq!(v.fs.usage().history_blocks, (1 << 20) + 1);
     v.close();
+}
+
+/// A sparse file may state as many segments as it likes: each would cost who opens it some memory.
+#[test]
+fn segments_beyond_measure_are_refused() {
+    let fits = |bytes: u64, segment_blocks| {
+        mkfs_fits(&[("d".into(), bytes)], &MkfsOptions { segment_blocks, ..MkfsOptions::default() })
+    };
+    let refused = fits(16 << 40, 32).unwrap_err().to_string();
+    assert!(refused.contains("segments are too many") && !refused.contains('\n'), "{refused}");
+    // What chooses by itself keeps to it.
+    for (bytes, blocks) in [(16 << 40, 0), (1 << 50, 0), (1 << 52, 0), (8 << 40, 32)] {
+        fits(bytes, blocks).unwrap();
+    }
+    let device: Arc<dyn BlockDevice> = Arc::new(Sparse::new(16 << 40));
+    let clock: Arc<dyn Clock> = Arc::new(Virtual::default());
+    mkfs(&device, &clock, &MkfsOptions::default()).unwrap();
+    let found = probe(device.as_ref()).unwrap();
+    for (block, state) in &found.slots {
+        if let SlotState::Valid(generation) = state {
+            let mut root = found.roots.iter().find(|r| r.generation == *generation).unwrap().clone();
+            (root.segment_blocks, root.bands[0].segments) = (8, (16 << 40) / 4096 / 8 - 4);
+            device.write(block * 4096, Arc::new(AlignedBuf::padded(&root.encode()))).unwrap();
+        }
+    }
+    let opened = Fs::open(vec![device.clone()], clock, MountOptions::default()).map(drop).unwrap_err().to_string();
+    let checked = check(&[device], &CheckOptions::default(), &mut |_| {}).map(drop).unwrap_err().to_string();
+    for told in [opened, checked] {
+        assert!(told.contains("536870908 segments, and a volume has at most 67108864"), "{told}");
+    }
 }

@@ -7,8 +7,8 @@ use crate::breaks::{Break, broken};
 use crate::devices::bands_for;
 use crate::{Error, LayingStatus, Result, SEGMENTS_MIN, heartbeat};
 use nenrin_device::BlockDevice;
-use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::{AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, UNIT_BLOCKS};
+use nenrin_format::{BLOCK_BYTES, SEGMENTS_MAX};
 use std::sync::{Arc, MutexGuard};
 
 fn refused<T>(text: impl Into<String>) -> Result<T> {
@@ -223,6 +223,12 @@ impl Fs {
                 Profile::Single => "the profile single is possible on at most 8 devices; use stripe",
                 _ => "these devices differ too much in length: a volume has at most 8 bands",
             });
+        }
+        if segments(target) > SEGMENTS_MAX {
+            return refused(format!(
+                "a volume has at most {SEGMENTS_MAX} segments, and these would be {}",
+                segments(target)
+            ));
         }
         Ok(())
     }

@@ -195,6 +195,10 @@ impl Fs {
         if let Some((i, _)) = entries.iter().enumerate().find(lost) {
             // It never was quite added, or is all but removed.
             self.unlist(i as u16)?;
+            // What should go is another now.
+            if !broken(Break::ClosedForGone) {
+                self.reopen(laying);
+            }
             return Ok(Step::On);
         }
         let target = self.target(&entries);
@@ -296,7 +300,7 @@ impl Fs {
             let open = busy.iter().any(|no| s.get(*no).is_some_and(|u| u.state == SegmentState::Open));
             (busy, left, open)
         };
-        laying.status.segments_left = way.leaving() - (laying.closed.len() - busy.len()) as u64;
+        laying.status.segments_left = way.leaving().saturating_sub((laying.closed.len() - busy.len()) as u64);
         if busy.is_empty() {
             let gone = |no: SegmentNo| laying.closed.binary_search(&no).is_ok();
             let Some(cut) = way.without(gone) else {
@@ -552,6 +556,34 @@ mod tests {
         fs.lock().state.forgetting.clear();
         assert!(fs.close_some(&mut laying, &way).unwrap());
         fs.reopen(&mut laying);
+    }
+
+    /// What was to go is another when a device is lost that was about to be added: its place in the table goes first.
+    fn a_device_is_lost_while_segments_are_closed() {
+        let fs = mount(&device(64, 64), MountOptions::default());
+        let lost = |entries: &mut Vec<DeviceEntry>, number| {
+            entries.push(DeviceEntry { active: false, ..DeviceEntry::active([5; 16], entries[0].blocks, number) });
+        };
+        fs.storage.change(lost).unwrap();
+        let last = fs.lock().state.segments.iter().map(|(no, _)| no).last().unwrap();
+        let mut laying = Laying { closed: vec![last], ..Laying::default() };
+        fs.lock().segments().close(last);
+        assert!(matches!(fs.lay_on(&mut laying, 1), Ok(Step::On)));
+        assert!(fs.storage.entries()[1].removed);
+        assert!(laying.closed.is_empty() && !fs.lock().is_closed(last), "a segment stays closed that need not go");
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn segments_are_opened_when_a_device_is_lost() {
+        a_device_is_lost_while_segments_are_closed();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "a segment stays closed that need not go")]
+    fn segments_that_stay_closed_are_noticed() {
+        crate::breaks::with(Break::ClosedForGone, a_device_is_lost_while_segments_are_closed);
     }
 
     /// When nothing is being forgotten any more nobody is told that it waits for that, and the background does not rest.
