@@ -1,7 +1,7 @@
 //! Promise P8 is defended by hostile images: with a check on the way from bytes to the program taken away, they
 //! must show it. Memory and requests are counted, never time. Without the feature `breaks` there is nothing to test.
 #![cfg(feature = "breaks")]
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests count as tests
 
 use nenrin_core::breaks::{Break, with};
 use nenrin_device::Image;
