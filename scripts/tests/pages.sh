@@ -81,6 +81,10 @@ END_OF_PROGRAM
     sync secret
     hold secret 9000 h
     chmod 644 secret
+    head -c 9000 /dev/zero | tr '\0' s >labelled
+    sync labelled
+    hold labelled 9000 i
+    if [ "$(id -u)" = 0 ]; then python3 -c 'import os; os.setxattr("labelled", "security.label", b"all")'; fi
     # Their names are committed by now.
     sleep 3
     pid=$(owner)
@@ -94,6 +98,7 @@ END_OF_PROGRAM
     # Whoever was let in sees nothing that was written over.
     [ "$(stat -c %a "$dir/m/secret")" = 644 ] || fail "$cache: the mode was not committed"
     is "$dir/m/secret" 9000 h "$cache, let in"
+    [ "$(id -u)" != 0 ] || is "$dir/m/labelled" 9000 i "$cache, labelled"
 
     # A daemon that leaves while the file is in use.
     hold "$dir/m/left" 9000 g

@@ -205,7 +205,10 @@ impl Walk<'_> {
         let (Some(was), Some(is)) = (was, self.attr(self.new, ino, &path)?) else { return Ok(()) };
         let (old, new) = (Seen::of(&was), Seen::of(&is));
         if old != new {
-            self.tell_seen("M", &path, from.as_deref(), &new)?;
+            let attributes_only =
+                was.kind() != FileKind::Directory && self.has_same_content((&was, ino), (&is, ino))?;
+            let d = difference("M", &path, from.as_deref(), kind(new.kind), new.size);
+            self.add(DiffData { attributes_only, ..d })?;
         }
         if is.kind() == FileKind::Directory {
             self.to_do.push(Pair { old: Some(ino), new: Some(ino), path, from });
@@ -232,8 +235,17 @@ impl Walk<'_> {
             self.to_do.push(Pair { old: Some(old), new: Some(new), path, from });
             return Ok(true);
         }
-        // What cannot be read is not known to be the same.
-        let same_content = match was.kind() {
+        let same_content = self.has_same_content((&was, old), (&is, new))?;
+        if !same_content || !same_attributes {
+            let d = difference("M", &path, from.as_deref(), kind(is.kind()), is.size);
+            self.add(DiffData { replaced: true, attributes_only: same_content, ..d })?;
+        }
+        Ok(true)
+    }
+
+    /// Whether two of one kind, in the old state and in the new one, have the same content. What cannot be read is not known to be the same.
+    fn has_same_content(&mut self, (was, old): (&Attr, Ino), (is, new): (&Attr, Ino)) -> Result<bool, Fail> {
+        Ok(match was.kind() {
             FileKind::Symlink => {
                 let [a, b] = [(self.old, old), (self.new, new)].map(|(at, ino)| self.fs.readlink(at, ino).ok());
                 a.is_some() && a == b
@@ -248,12 +260,7 @@ impl Walk<'_> {
                     Err(_) => false,
                 }
             }
-        };
-        if !same_content || !same_attributes {
-            let d = difference("M", &path, from.as_deref(), kind(is.kind()), is.size);
-            self.add(DiffData { replaced: true, attributes_only: same_content, ..d })?;
-        }
-        Ok(true)
+        })
     }
 
     /// Whether both have the same extended attributes, as far as they can be read.

@@ -48,6 +48,12 @@ pub fn of_real(real: &Path) -> io::Result<Option<Mount>> {
     Ok(above.max_by_key(|m| m.point.components().count()))
 }
 
+/// The number of a device that the list gives as `major:minor`.
+pub fn number_of(device: &str) -> Option<u64> {
+    let (major, minor) = device.split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// The topmost mount at `point`, which is absolute and without links.
 pub fn of_point(point: &Path) -> Option<Mount> {
     all().ok()?.into_iter().rfind(|m| m.point == point)

@@ -666,9 +666,11 @@ impl Segments {
             s.fresh = false;
             std::mem::replace(&mut s.closed, false)
         });
-        let Some(closed) = opened else { return };
-        self.closed -= u64::from(closed);
-        self.release(segment.0);
+        // What is open already may be withheld.
+        if opened == Some(true) {
+            self.closed -= 1;
+            self.release(segment.0);
+        }
     }
     /// Closed segments, in order.
     pub fn closed(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {

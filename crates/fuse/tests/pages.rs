@@ -76,21 +76,21 @@ fn who_is_let_in_sees_nothing_that_was_written_over() {
         for dir in ["closed", "open"] {
             fs::create_dir(mounted.join(dir)).unwrap();
         }
-        let granted = |name: &str, grant: &dyn Fn(&Path)| {
+        let granted = |name: &str, grant: &dyn Fn(&Path, &File)| {
             let path = mounted.join("closed").join(name);
             let file = new_file(&path);
             file.write_all_at(&[b's'; BYTES], 0).unwrap();
             file.sync_all().unwrap();
             file.write_all_at(&[b'p'; BYTES], 0).unwrap();
-            grant(&path);
+            grant(&path, &file);
             let content = fs.read(At::Live, Ino(file.metadata().unwrap().ino()), 0, BYTES).unwrap();
             assert!(content == [b'p'; BYTES], "{name}");
         };
-        granted("mode", &|path| fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap());
-        granted("moved", &|path| fs::rename(path, mounted.join("open").join("moved")).unwrap());
-        granted("linked", &|path| fs::hard_link(path, mounted.join("open").join("linked")).unwrap());
+        granted("mode", &|path, _| fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap());
+        granted("moved", &|path, _| fs::rename(path, mounted.join("open").join("moved")).unwrap());
+        granted("linked", &|path, _| fs::hard_link(path, mounted.join("open").join("linked")).unwrap());
         if raw::geteuid() == 0 {
-            granted("security", &|path| raw::setxattr(path, "security.label", b"all", 0).unwrap());
+            granted("security", &|path, _| raw::setxattr(path, "security.label", b"all", 0).unwrap());
         }
         // user::rw- user:65534:r-- group::--- mask::r-- other::---
         let entry =
@@ -100,11 +100,12 @@ fn who_is_let_in_sees_nothing_that_was_written_over() {
         let list = list
             .into_iter()
             .fold(2_u32.to_le_bytes().to_vec(), |all, (tag, perm, id)| [all, entry(tag, perm, id)].concat());
-        granted("list", &|path| raw::setxattr(path, "system.posix_acl_access", &list, 0).unwrap());
-        granted("no list", &|path| {
+        granted("list", &|path, _| raw::setxattr(path, "system.posix_acl_access", &list, 0).unwrap());
+        granted("no list", &|path, file| {
             raw::setxattr(path, "system.posix_acl_access", &list, 0).unwrap();
-            OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[b'q'; BYTES], 0).unwrap();
-            OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[b'p'; BYTES], 0).unwrap();
+            file.write_all_at(&[b'q'; BYTES], 0).unwrap();
+            file.sync_all().unwrap();
+            file.write_all_at(&[b'p'; BYTES], 0).unwrap();
             raw::removexattr(path, "system.posix_acl_access").unwrap();
         });
     });

@@ -27,8 +27,8 @@ pub const COMMAND: Command = Command {
             newest state not later than the end of that day, minute or second), or \"10 minutes ago\"; without TO, what there is now.\n\
             What was removed and came back as it was, as by nenrin restore, is not told. Letters: + came, - went, M was modified\n\
             (content or attributes, or another file was renamed to its name; of a directory: its entries; with \"(attributes)\"\n\
-            behind it: another file, with the same content), R was renamed; ? where one of the states does not know what it was\n\
-            (see nenrin retention --help).\n\
+            behind it: the same content, in JSON attributes_only), R was renamed; ? where one of the states does not know what it\n\
+            was (see nenrin retention --help).\n\
             --content writes names as patch(1) reads them: those with control characters, quotes or backslashes, and those that are\n\
             no text, in quotes; --json has the bytes of the latter as path_bytes and from_bytes.",
     examples: &[

@@ -20,7 +20,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The command.
@@ -201,6 +200,22 @@ fn is_followed(path: &Path) -> bool {
     follows && fs::symlink_metadata(plain).is_ok_and(|m| m.is_symlink())
 }
 
+/// A program of a user may show links of a sudden where directories and files were just made: root would write wherever they lead.
+fn is_to_be_trusted(spot: &Spot) -> Result<(), Fail> {
+    let of_user = |m: &Mount| m.user != 0 && mounts::number_of(&m.device) == Some(spot.device());
+    if sys::euid() != 0 {
+        return Ok(());
+    }
+    match mounts::all().at("/proc/self/mountinfo")?.iter().find(|m| of_user(m)) {
+        Some(m) => {
+            let text = "is on a file system that a program of user UID serves, and root writes nothing there: restore as that \
+                        user, as by setpriv --reuid=UID --clear-groups, or to another place by --to DEST";
+            Err(Fail::at(spot.shown().display(), text.replace("UID", &m.user.to_string())))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Whether who asks is in a directory, or below it.
 fn is_around_us(dest: &Path) -> bool {
     let is_directory = fs::symlink_metadata(dest).is_ok_and(|m| m.is_dir());
@@ -358,9 +373,10 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
         None => e,
     })?;
     let is_around_us = there == There::Goes && is_around_us(dest);
-    let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
-    let volume = device(&mount.point).at(mount.point.display())?;
+    // As the kernel lists it: what is at its path by now the user may have changed who serves it.
+    let volume = mounts::number_of(&mount.device).ok_or_else(|| Fail::at(mount.point.display(), "is of no device"))?;
     let spot = to.open(dest, &mount, &inside)?;
+    is_to_be_trusted(&spot)?;
     let is_same_volume = spot.device() == volume;
     if !force && spot.is_taken() {
         return Err(restore::exists(dest, is_same_volume));

@@ -10,7 +10,7 @@ pub struct DiffData {
     /// Of `M`: another file has the name, as of programs that save by renaming a new one over it.
     #[serde(default)]
     pub replaced: bool,
-    /// Of a replaced one: its content is the same, and only its time, owner or permissions are others.
+    /// Of `M`: the content is the same, and only times, owner, permissions or other attributes are others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attributes_only: bool,
     /// Its path, from the directory that was asked about.

@@ -105,8 +105,8 @@ pub(super) struct State {
     damage_logged: usize,
     /// What went wrong in the background last, by thread.
     mistakes: BTreeMap<String, String>,
-    /// That content was lost for want of room is logged.
-    loss_logged: bool,
+    /// Files whose content was lost for want of room, which is logged.
+    losses_logged: usize,
     /// What had been done when it was last looked at.
     counters: Counters,
     /// What of this was logged of blocks that devices gave wrong or not at all, and when that was.
@@ -168,7 +168,7 @@ impl Service {
             logged: None,
             damage_logged: 0,
             mistakes: BTreeMap::new(),
-            loss_logged: false,
+            losses_logged: 0,
             counters: Counters::default(),
             mended,
             rest_logged: None,
@@ -429,11 +429,12 @@ impl Service {
         }
     }
 
-    /// Logs once that content was lost for want of room.
+    /// Logs that content was lost for want of room, again where other files have lost some.
     pub fn note_lost_writes(&self) {
         let Ok(fs) = self.fs() else { return };
-        if let Some(text) = report::lost_writes(&fs).filter(|_| !std::mem::replace(&mut self.lock().loss_logged, true))
-        {
+        let files = fs.lost_writes().files.len();
+        let is_new = std::mem::replace(&mut self.lock().losses_logged, files) < files;
+        if let Some(text) = report::lost_writes(&fs).filter(|_| is_new) {
             self.log.line(&format!("{}: {}", self.path.display(), printable(&text)));
         }
     }

@@ -163,10 +163,16 @@ impl<'a> Place<'a> {
 pub(super) fn take_free(private: &File, parent: &File, name: &OsStr) -> Result<(), Errno> {
     let mode = |of: &File, name: &OsStr| sys::statat(of, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| s.st_mode);
     if FileType::from_raw_mode(mode(private, OsStr::new("copy"))?) != FileType::Directory {
-        sys::linkat(private, "copy", parent, name, AtFlags::empty())?;
-        // Where it stays it goes with the directory that it is in.
-        let _ = sys::unlinkat(private, "copy", AtFlags::empty());
-        return Ok(());
+        match sys::linkat(private, "copy", parent, name, AtFlags::empty()) {
+            // Without links, too, there is nothing that does not replace: it is looked at just before.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {}
+            linked => {
+                linked?;
+                // Where it stays it goes with the directory that it is in.
+                let _ = sys::unlinkat(private, "copy", AtFlags::empty());
+                return Ok(());
+            }
+        }
     }
     // Whatever gets the name meanwhile, of a directory nothing but an empty one is replaced.
     match mode(parent, name) {

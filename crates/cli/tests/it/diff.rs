@@ -51,7 +51,7 @@ fn what_came_went_changed_and_moved() {
         "M kept/",
         "M kept/f (attributes)",
         "R old name -> kept/new name",
-        "M mode",
+        "M mode (attributes)",
         "+ new/",
         "+ new/f",
     ];

@@ -55,6 +55,9 @@ fn clear_end(member: &Member, used: u64, uuid: &[u8; 16]) -> Result<(), DeviceEr
     }
     let (offset, bytes) = (from * BLOCK_BYTES as u64, (blocks - from) as usize * BLOCK_BYTES);
     let is_ours = |slot: &[u8]| SlotHead::decode(slot).is_ok_and(|head| head.uuid == *uuid);
+    if !tells_at_the_beginning(&**device, member.index, used, uuid) {
+        return Ok(());
+    }
     // A block that cannot be read is no root; the others count one by one then.
     let one = |i: u64| Op::Read { offset: offset + i * BLOCK_BYTES as u64, bytes: BLOCK_BYTES };
     let found = match device.submit(Op::Read { offset, bytes }).wait() {
@@ -66,6 +69,16 @@ fn clear_end(member: &Member, used: u64, uuid: &[u8; 16]) -> Result<(), DeviceEr
         device.submit(Op::Flush).wait()?;
     }
     Ok(())
+}
+
+/// Whether who looks at the beginning of a device finds that so many blocks of it are used: else what is at its end may be all that can be found.
+fn tells_at_the_beginning(device: &dyn BlockDevice, index: u16, used: u64, uuid: &[u8; 16]) -> bool {
+    let of = |s: Superblock| s.uuid == *uuid && s.devices.get(usize::from(index)).is_some_and(|e| e.blocks == used);
+    let slot = |i: u64| {
+        let offset = (superblock::SLOT_BLOCK + i) * BLOCK_BYTES as u64;
+        device.submit(Op::Read { offset, bytes: BLOCK_BYTES }).wait()
+    };
+    (0..superblock::SLOTS_PER_AREA).any(|i| slot(i).is_ok_and(|bytes| Superblock::decode(&bytes).is_ok_and(of)))
 }
 
 /// Where the tail area of a device of so many blocks begins.

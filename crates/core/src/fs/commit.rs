@@ -410,8 +410,8 @@ impl Inner {
         for (ino, content) in aside {
             let before = self.state.inode(ino)?.map_or(0, |inode| inode.blocks);
             let blocks = emptied.entry(ino).or_insert(1);
-            *blocks = content.blocks_over(before).max(*blocks);
-            data_blocks += self.collect_content(ino, content, 1, unit_max, &mut queue)?;
+            let had = std::mem::replace(blocks, content.blocks_over(before).max(*blocks));
+            data_blocks += self.collect_content(ino, content, had, unit_max, &mut queue)?;
         }
         let of_batch = |ino: &Ino| files.contains(ino) || emptied.contains_key(ino);
         for ino in &files {
@@ -744,6 +744,16 @@ mod tests {
         fs.write(ino, 0, b"new", 0).unwrap();
         fs.sync_all().unwrap();
         assert!(fs.lock().state.need_inode(ino).unwrap().fork > 0, "all extents went at once");
+        // Twice before one commit.
+        for _ in 0..2 {
+            fs.write(ino, 0, &vec![8; (2 * BLOCKS_CUT_AT_ONCE as usize) << 12], 0).unwrap();
+            fs.lock().batch.files.insert(ino);
+            fs.setattr(ino, &crate::SetAttr { size: Some(0), ..crate::SetAttr::default() }).unwrap();
+        }
+        let forks = fs.lock().state.need_inode(ino).unwrap().fork;
+        assert_eq!(fs.lock().batch.aside.len(), 2);
+        fs.sync_all().unwrap();
+        assert_eq!(fs.lock().state.need_inode(ino).unwrap().fork, forks + 2, "all extents went at once");
     }
 
     /// P5: who waits for the writes of others is told when the volume has failed.

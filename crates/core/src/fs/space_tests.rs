@@ -246,6 +246,25 @@ fn a_mount_without_room_that_is_cut_anywhere_is_no_obstacle() {
     cut_at_every_write_of_a_mount();
 }
 
+/// Nor do many, one after the other, that all end at the same place.
+#[test]
+fn mounts_without_room_that_are_cut_again_and_again_are_no_obstacle() {
+    let (device, clock) = three_free();
+    let image = device.read(0, device.geometry().bytes as usize).unwrap().to_vec();
+    for writes in 0.. {
+        let (mut image, mut was_cut) = (image.clone(), true);
+        for _ in 0..10 {
+            (image, was_cut) = cut_after(image, writes, &clock);
+        }
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(image));
+        let opened = Fs::open(vec![device], clock.clone(), MountOptions::default());
+        assert!(opened.is_ok(), "cut ten times after {writes} writes there is no room: {:?}", opened.err());
+        if !was_cut {
+            break;
+        }
+    }
+}
+
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic(expected = "there is no room")]

@@ -29,7 +29,7 @@ use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::log::index::IndexLog;
-use crate::segments::{KIND_INDEX, Segments};
+use crate::segments::{KIND_INDEX, SegmentUse, Segments};
 use crate::state::{HistoryTree, KnownPast, Landmarks, Sheds, State, bad_item, checkpoint_key, segment_key};
 use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
@@ -37,12 +37,12 @@ use nenrin_device::BlockDevice;
 use nenrin_format::features::Access;
 use nenrin_format::items::{Checkpoint, Segment};
 use nenrin_format::node::TreeId;
-use nenrin_format::partial::{Header, LOGICAL_END, PartialKind};
+use nenrin_format::partial::{Header, LOGICAL_END, PartialKind, summary_blocks};
 use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, COUNTER_MAX, Cno, Epoch, Generation, Ino, SegmentNo, Seq};
+use nenrin_format::{Addr, BLOCK_BYTES, COUNTER_MAX, Cno, Epoch, Generation, Ino, SegmentNo, Seq};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -412,7 +412,7 @@ fn roll_forward(
     }
     start_epoch(&mut state, &mut chain, &storage, found, writes)?;
     let index = match writes {
-        true => behind_newest_root(&mut state.segments, &storage, superblock, found),
+        true => behind_newest_root(&mut state.segments, &storage, superblock, &root, found),
         false => Default::default(),
     };
     Ok(Opened {
@@ -667,16 +667,34 @@ fn apply(state: &mut State, found: &Found) -> Result<u64> {
 
 /// Where there are no segments to begin, the index goes on behind the newest root: nothing that a root needs lies there. A mount that was
 /// cut off right behind its first root has taken the last of them, and that root has made none free.
-fn behind_newest_root(segments: &mut Segments, storage: &Storage, used: &Superblock, found: &Probe) -> [IndexLog; 2] {
+fn behind_newest_root(
+    segments: &mut Segments,
+    storage: &Storage,
+    used: &Superblock,
+    root: &Root,
+    found: &Probe,
+) -> [IndexLog; 2] {
     let is_newest = found.roots.first().is_some_and(|r| r.generation == used.generation);
     let is_short = segments.free_count() < INDEX_SEGMENTS;
     // Of rows with parity what lies there is not filled up block by block.
     if !is_newest || !is_short || storage.devices().has_rows() || broken(Break::MountsBeginSegments) {
         return Default::default();
     }
+    // Both copies are what the slot says, in segments of the index, and end within them.
+    let blocks = used.root_blocks.max(summary_blocks(root.encode().len(), 0));
+    let is_of_index = |(addr, _): &(Addr, u32)| {
+        let of_index = |s: &SegmentUse| s.item.kind == KIND_INDEX && s.item.live_blocks == 0 && !s.chain_held;
+        let fits = addr.block().checked_add(blocks).is_some_and(|end| end <= storage.segment_blocks);
+        fits && segments.get(addr.segment()).is_some_and(of_index)
+    };
+    let [one, other] = used.root.map(|(addr, _)| addr.segment());
+    let are_whole = (0..2).all(|copy| read_root_copy(storage, used, copy).is_ok());
+    if one == other || !are_whole || !used.root.iter().all(is_of_index) {
+        return Default::default();
+    }
     used.root.map(|(addr, _)| {
         segments.reopen(addr.segment(), KIND_INDEX);
-        IndexLog::behind(addr, used.root_blocks)
+        IndexLog::behind(addr, blocks)
     })
 }
 

@@ -6,7 +6,7 @@ use nenrin_core::format::Ino;
 use nenrin_core::format::XATTR_BYTES_MAX;
 use nenrin_core::format::items::HISTORY_XATTR;
 use nenrin_core::{
-    AlignedBuf, AllocateMode, At, CheckOptions, Error, Fs, MkfsOptions, RenameMode, SetAttr, XattrMode, Xattrs, check,
+    AlignedBuf, AllocateMode, At, CheckOptions, Error, Fs, RenameMode, SetAttr, XattrMode, Xattrs, check,
 };
 use nenrin_device::BlockDevice;
 use std::sync::Arc;
@@ -441,7 +441,8 @@ fn a_commit_that_comes_late_is_noticed() {
 #[cfg(feature = "breaks")]
 #[test]
 fn names_that_collide_end_no_writing() {
-    let options = MkfsOptions { hash_key: nenrin_core::breaks::COLLIDING, ..MkfsOptions::default() };
+    let hash_key = nenrin_core::breaks::COLLIDING;
+    let options = nenrin_core::MkfsOptions { hash_key, ..nenrin_core::MkfsOptions::default() };
     let w = World::with(64 << 20, &options);
     let fs = w.open();
     let mut refused = Vec::new();

@@ -95,6 +95,8 @@ pub(crate) struct Server {
     /// For names that first need pages of their files: they wait for nobody's syncs and questions, since the kernel locks directories
     /// meanwhile.
     names: Helper,
+    /// Requests that wait for that.
+    bringing: AtomicUsize,
     requests: Requests,
     nodes: Nodes,
     views: Views,
@@ -177,6 +179,7 @@ impl Server {
             notifier,
             helper: Helper::new(),
             names: Helper::new(),
+            bringing: AtomicUsize::new(0),
             requests: Requests::new(),
             nodes: Nodes::new(),
             views: Views::new(RandomState::new().hash_one(ROOT_NODE) as u32),

@@ -8,8 +8,27 @@ use crate::transport::Reply;
 use nenrin_core::{At, Attr, Error, FileKind, RenameMode};
 use nenrin_format::Ino;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const CHANGE: u32 = perm::WRITE | perm::EXECUTE;
+
+/// A request that waits for what the kernel sends, until it is answered.
+struct Waits(Arc<Server>);
+
+impl Waits {
+    /// Unless so many do.
+    fn begin(server: &Arc<Server>, most: usize) -> Option<Self> {
+        let one_more = |n: usize| (n < most).then_some(n + 1);
+        let begun = server.bringing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        begun.ok().map(|_| Self(server.clone()))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.bringing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Server {
     pub(super) fn lookup(&self, head: &InHeader, name: &[u8]) -> Result<Attr> {
@@ -95,9 +114,12 @@ impl Server {
         if inos.is_empty() {
             return change();
         }
-        let (server, inos) = (self.clone(), inos.to_vec());
+        // What the kernel sends takes an entry of a ring, of which each that waits here has one until it is answered.
+        let most = if self.agreed.rings() { crate::ring::DEPTH as usize / 2 } else { usize::MAX };
+        let Some(waits) = Waits::begin(self, most) else { return change() };
+        let inos = inos.to_vec();
         self.names.run(move || {
-            server.bring_in(&inos);
+            waits.0.bring_in(&inos);
             change();
         });
     }

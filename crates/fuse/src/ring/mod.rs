@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Entries of a queue, each with memory for the longest transfer, of which pages are there once used.
-const DEPTH: u16 = 32;
+pub(crate) const DEPTH: u16 = 32;
 /// So many requests, one after the other, and one client is alone.
 const ALONE_FROM: usize = 32;
 

@@ -243,8 +243,14 @@ impl Fs {
         let inner = self.lock();
         let (_, more) = inner.usage_in(self, count);
         drop(inner);
-        if more > 0 || count < SEGMENTS_MIN {
-            let more = more.max(u64::from(self.storage.segment_blocks)) * BLOCK_BYTES as u64;
+        if count < SEGMENTS_MIN {
+            let bytes = u64::from(self.storage.segment_blocks) * BLOCK_BYTES as u64;
+            return refused(format!(
+                "a volume has {SEGMENTS_MIN} segments at least, which are of {bytes} bytes here, and these would be {count}"
+            ));
+        }
+        if more > 0 {
+            let more = more * BLOCK_BYTES as u64;
             return refused(format!(
                 "it does not fit: {more} bytes have to go first (nenrin info tells what takes how much)"
             ));
