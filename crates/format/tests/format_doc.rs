@@ -153,8 +153,8 @@ fn hex(bytes: &[u8]) -> String {
 /// Every constant of the crate that a reader of a volume must know.
 fn constants() -> Vec<(&'static str, String)> {
     use fmt::{
-        features::*, heartbeat::*, items::*, key::Key, node::*, packed::*, partial::*, records::*, row_log::*,
-        superblock::*, units::*,
+        SEGMENTS_MAX, features::*, heartbeat::*, items::*, key::Key, node::*, packed::*, partial::*, records::*,
+        row_log::*, superblock::*, units::*,
     };
     macro_rules! list {
         ($($($name:ident)::+ $(. $field:tt)?),* $(,)?) => {
@@ -172,6 +172,7 @@ fn constants() -> Vec<(&'static str, String)> {
         SLOTS_PER_AREA,
         DEVICES_MAX,
         BANDS_MAX,
+        SEGMENTS_MAX,
         NUMBERS_UNUSED_MAX,
         UNIT_BLOCKS,
         ROW_SLOTS,
