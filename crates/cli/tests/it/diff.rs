@@ -191,7 +191,7 @@ fn what_changed_in_files() {
     let text = nenrin(["diff", "--content", mnt.join("src").to_str().unwrap(), "s"]).ok();
     assert!(text.contains("M a\n--- a/a\n+++ b/a\n@@ ") && text.contains("\n-old\n+new\n line 21\n"), "{text}");
     assert!(text.contains("a/binary and b/binary differ, and are no text\n"), "{text}");
-    assert!(text.contains("+ come\n--- /dev/null\n+++ b/come\n") && text.contains("M mode\n"), "{text}");
+    assert!(text.contains("+ come\n--- /dev/null\n+++ b/come\n") && text.contains("M mode (attributes)\n"), "{text}");
     // What patch(1) makes of it is what there is.
     fs::write(place.path("patch"), &text).unwrap();
     shell("cd kept/src && patch -s -p1 <../../patch && cp ../../mnt/src/binary . && chmod 600 mode", place.dir()).ok();
