@@ -561,7 +561,7 @@ impl<'a> Work<'a> {
         ];
         let kind = special.into_iter().find(|(is, _)| *is).map_or(FileType::Unknown, |(_, kind)| kind);
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
-        if is_device && self.is_of_user && !self.is_same_volume {
+        if is_device && self.is_of_user {
             return self.without(from, Lack::DeviceOfUser);
         }
         match sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()) {

@@ -139,13 +139,16 @@ fn root_makes_no_device_node_that_a_user_tells_of() {
         trap 'nobody ./nenrin umount mnt' EXIT
         code=0
         $NENRIN restore mnt/d --at {cno} --to ./back || code=$?
-        $NENRIN restore mnt/d --at {cno} --to mnt/beside
+        said=$($NENRIN restore mnt/d --at {cno} --to mnt/beside 2>&1) && exit 9
+        echo \"$said\" >&2
+        [ ! -e mnt/beside ] || exit 8
         exit $code"
     );
     fs::write(place.path("script"), script).unwrap();
     let out = shell("exec unshare -m sh -e script", place.dir());
     let told = "mnt/d/null is a device node (none is made of a volume that a user mounted)";
     assert!(out.code == 1 && out.stderr.contains(told), "{out:?}");
+    assert!(out.stderr.contains("user 65534 serves, and root writes nothing there"), "{out:?}");
     assert_eq!(fs::read(place.path("back/f")).unwrap(), b"f");
     assert!(fs::symlink_metadata(place.path("back/null")).is_err());
     assert_eq!(fs::metadata(place.path("back")).unwrap().uid(), 0);

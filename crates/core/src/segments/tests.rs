@@ -115,3 +115,15 @@ fn what_somebody_has_is_not_given_back() {
     s.give_back(SegmentNo(0));
     assert_eq!(s.allocate(KIND_DATA, Time(1)), None);
 }
+
+/// What is opened that was open already stays withheld.
+#[test]
+fn who_opens_twice_hands_out_nothing_that_is_withheld() {
+    let mut s = Segments::new(std::slice::from_ref(&(0..1)), 600, Generation(3));
+    s.close(SegmentNo(0));
+    assert!(s.open_all() && s.withhold(SegmentNo(0)));
+    s.open(SegmentNo(0));
+    assert_eq!(s.allocate(KIND_DATA, Time(1)), None);
+    s.give_back(SegmentNo(0));
+    assert_eq!(s.allocate(KIND_DATA, Time(1)), Some(SegmentNo(0)));
+}
