@@ -20,6 +20,7 @@ mod log;
 mod mixture;
 mod mkfs;
 mod mounts;
+mod numbers;
 mod per_segment;
 mod recovery;
 pub mod repair;

@@ -68,6 +68,7 @@ use crate::content::{Content, File};
 use crate::log::chain::Chain;
 use crate::log::data::DataStamp;
 use crate::log::{DataLog, IndexLog};
+use crate::numbers::NumberHasher;
 use crate::recovery::{RecoveryReport, Unproven};
 use crate::segments::{SegmentState, Segments};
 use crate::state::State;
@@ -79,7 +80,7 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
@@ -180,9 +181,8 @@ pub struct Counters {
     pub segments_laid: u64,
 }
 
-/// Something by inode. Files are written in the order of this table, which is
-/// why it may not be another in every run: equal calls give equal writes.
-type ByIno<T> = HashMap<Ino, T, BuildHasherDefault<DefaultHasher>>;
+/// Something by inode. Its order is the same in every run, since equal calls give equal writes.
+type ByIno<T> = HashMap<Ino, T, BuildHasherDefault<NumberHasher>>;
 
 /// In place of a file: the summaries of data partials.
 const SUMMARY: Ino = Ino(0);

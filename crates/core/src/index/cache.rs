@@ -16,6 +16,7 @@ use nenrin_format::node::{NodePtr, TreeId};
 
 use super::node::{Expect, Fill, Node};
 use crate::Result;
+use crate::numbers::NumberHasher;
 
 /// Reads nodes from the device.
 pub trait NodeSource: Send + Sync {
@@ -51,25 +52,6 @@ pub struct NodeCache {
     fill: Fill,
 }
 
-/// Addresses are multiples of a node's blocks: one multiplication spreads them.
-#[derive(Default)]
-struct AddrHasher(u64);
-
-impl Hasher for AddrHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, v: u64) {
-        let x = (self.0 ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = x ^ (x >> 32);
-    }
-}
-
 struct Slot {
     ptr: NodePtr,
     node: Arc<Node>,
@@ -84,7 +66,7 @@ struct Shard {
     bytes_max: usize,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
-    by_addr: HashMap<u64, usize, BuildHasherDefault<AddrHasher>>,
+    by_addr: HashMap<u64, usize, BuildHasherDefault<NumberHasher>>,
     hand: usize,
     counters: CacheCounters,
 }
@@ -235,7 +217,7 @@ impl NodeCache {
     }
 
     fn shard(&self, ptr: &NodePtr) -> MutexGuard<'_, Shard> {
-        let mut h = AddrHasher::default();
+        let mut h = NumberHasher::default();
         h.write_u64(ptr.copies[0].0);
         // The map uses the low and the topmost bits; shards those between.
         lock(&self.shards[(h.finish() >> 40) as usize % self.shards.len()])
