@@ -7,6 +7,7 @@ pub use crate::space_items::*;
 use crate::disk_struct;
 use crate::layout::le::{I64, U16, U32, U64};
 use crate::{Addr, Cno, Ino, Invalid, Time};
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 disk_struct! {
@@ -105,6 +106,14 @@ impl Inode {
     /// To bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        self.disk().as_bytes().to_vec()
+    }
+    /// The value of its item.
+    #[must_use]
+    pub fn value(&self) -> Arc<[u8]> {
+        self.disk().as_bytes().into()
+    }
+    fn disk(&self) -> InodeDisk {
         let mut d = InodeDisk::zeroed();
         d.birth.set(self.birth.0);
         d.mode.set(self.mode);
@@ -124,7 +133,7 @@ impl Inode {
         d.parent.set(self.parent.0);
         d.entries.set(self.entries);
         d.history_since.set(self.history_since.0);
-        d.as_bytes().to_vec()
+        d
     }
     /// From bytes.
     ///
@@ -333,6 +342,12 @@ pub const EXTENT_SHARED: u8 = 2;
 /// [`EXTENT_UNWRITTEN`]; a repair writes it.
 pub const EXTENT_LOST: u8 = 4;
 
+fn put_crcs(crcs: &[u32], out: &mut Vec<u8>) {
+    for c in crcs {
+        out.extend_from_slice(&c.to_le_bytes());
+    }
+}
+
 /// A run of file blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -434,18 +449,35 @@ impl Extent {
     }
     /// The same as if it were at this address.
     pub fn encode_at(&self, addr: Addr, out: &mut Vec<u8>) {
+        let mut d = self.disk();
+        d.addr.set(addr.0);
+        out.extend_from_slice(d.as_bytes());
+        put_crcs(&self.crcs, out);
+    }
+    fn disk(&self) -> ExtentDisk {
         let mut d = ExtentDisk::zeroed();
         d.birth.set(self.birth.0);
-        d.addr.set(addr.0);
+        d.addr.set(self.addr.0);
         d.blocks.set(self.blocks as u16);
         d.flags = self.flags;
         d.granule_shift = self.granule_shift;
         d.lead = self.lead as u8;
         d.tail = self.tail as u8;
-        out.extend_from_slice(d.as_bytes());
-        for c in &self.crcs {
-            out.extend_from_slice(&c.to_le_bytes());
+        d
+    }
+    /// The value of its item, with these checksums.
+    #[must_use]
+    pub fn value_with(&self, crcs: &[u32]) -> Arc<[u8]> {
+        let disk = self.disk();
+        if let [crc] = crcs {
+            let mut value = [0; ExtentDisk::BYTES + 4];
+            value[..ExtentDisk::BYTES].copy_from_slice(disk.as_bytes());
+            value[ExtentDisk::BYTES..].copy_from_slice(&crc.to_le_bytes());
+            return value.as_slice().into();
         }
+        let mut value = disk.as_bytes().to_vec();
+        put_crcs(crcs, &mut value);
+        value.into()
     }
     /// To bytes.
     #[must_use]

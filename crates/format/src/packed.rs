@@ -171,6 +171,12 @@ pub fn entry_bytes(base: &Key, key: &Key, value: &[u8]) -> usize {
     1 + place + death + Packed::of(key, value).map_or_else(plain, |p| p.bytes())
 }
 
+/// Whether two values of a key take as many bytes, as far as their lengths tell.
+#[must_use]
+pub fn takes_as_many(key: &Key, one: &[u8], other: &[u8]) -> bool {
+    key.kind != Kind::Extent && one.len() == other.len()
+}
+
 /// Appends an entry.
 pub(crate) fn put_entry(out: &mut Vec<u8>, base: &Key, key: &Key, value: &[u8]) {
     let packed = Packed::of(key, value);

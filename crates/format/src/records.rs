@@ -251,7 +251,8 @@ impl ContentOp<'_> {
 /// So many steps. Those that may take a few bytes only replace everything, and are there once at most: what is decoded is a few times
 /// as long as what was read.
 fn content_ops<'a>(r: &mut Reader<'a>, count: u32) -> Result<Vec<ContentOp<'a>>, Invalid> {
-    let (mut ops, mut forks, mut inline) = (Vec::new(), 0, 0);
+    // Most have one; no more is believed before it was read.
+    let (mut ops, mut forks, mut inline) = (Vec::with_capacity(count.min(1) as usize), 0, 0);
     for _ in 0..count {
         let op = content_op(r)?;
         forks += u32::from(op == ContentOp::NewFork);

@@ -324,7 +324,7 @@ impl Fs {
     pub(super) fn hold_beside_syncs<'a>(&'a self, inner: Guard<'a>, ino: Ino, who: Who) -> Result<(Guard<'a>, bool)> {
         let (mut inner, is_told_later) = self.burst_if_much(inner, ino, who)?;
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
-        while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
+        while !inner.writes.is_empty() && inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
             let mut excess = inner.begun_blocks().saturating_sub(limit);
             let writes = inner.take_writes(|w| {
                 let take = w.ino == ino && excess > 0 && !w.is_held();

@@ -379,7 +379,7 @@ impl Fs {
             let has_room = |inner: &Inner, more: u64| inner.has_room_beyond(self, room, extra, more);
             let enough =
                 |inner: &Inner, more: u64| has_room(inner, more) || inner.growth(self, room) == Growth::TooMuch;
-            let mut inner = self.make_room_until(&enough)?;
+            let (mut inner, is_enough) = self.make_room_until(&enough)?;
             let growth = inner.growth(self, room);
             if growth == Growth::TooMuch {
                 if self.find_available(inner, &mut tried)? {
@@ -387,8 +387,9 @@ impl Fs {
                 }
                 return Err(Error::NoSpace);
             }
-            let kept = (promised || inner.is_promised(room)) && inner.has_kept_room(self, room, extra);
-            if !(has_room(&inner, 0) || kept || broken(Break::NoReserve)) {
+            // What is enough and not too much is room: nobody had the lock in between.
+            let kept = || (promised || inner.is_promised(room)) && inner.has_kept_room(self, room, extra);
+            if !(is_enough || kept() || broken(Break::NoReserve)) {
                 return Err(Error::NoSpace);
             }
             inner.note_growth(self, growth);
@@ -419,18 +420,21 @@ impl Fs {
         if broken(Break::LettingGoNeedsRoom) {
             return self.room_to_remove();
         }
-        self.make_room_until(&|inner, more| inner.nodes_to_spare(self) > 0 || more > 0)
+        self.make_room_until(&|inner, more| inner.nodes_to_spare(self) > 0 || more > 0).map(|(inner, _)| inner)
     }
 
-    /// Makes room until there is enough, or until nothing helps any more. `enough` is asked whether there would be, were so many
-    /// blocks more free.
-    fn make_room_until(&self, enough: &dyn Fn(&Inner, u64) -> bool) -> Result<Guard<'_>> {
+    /// Makes room until there is enough, or until nothing helps any more; which of both. `enough` is asked whether there would be, were
+    /// so many blocks more free.
+    fn make_room_until(&self, enough: &dyn Fn(&Inner, u64) -> bool) -> Result<(Guard<'_>, bool)> {
         let mut best = 0;
         let mut idle = 0;
         let mut round = 0;
         loop {
             let mut inner = self.lock_with_nodes()?;
-            if inner.making_room && !enough(&inner, 0) {
+            if enough(&inner, 0) {
+                return Ok((inner, true));
+            }
+            if inner.making_room {
                 // One at a time, or each would shed history for all of them.
                 drop(self.wait_idle(inner));
                 continue;
@@ -439,11 +443,8 @@ impl Fs {
             idle = if room > best { 0 } else { idle + 1 };
             best = best.max(room);
             let now = self.clock.monotonic_nanos();
-            if enough(&inner, 0)
-                || round > ROUNDS_MAX.max(inner.state.segments.count() as u32)
-                || round == 0 && inner.is_exhausted(now)
-            {
-                return Ok(inner);
+            if round > ROUNDS_MAX.max(inner.state.segments.count() as u32) || round == 0 && inner.is_exhausted(now) {
+                return Ok((inner, false));
             }
             if idle > IDLE_ROUNDS_MAX && inner.segments().open_all() {
                 // Who writes comes before who lays space anew.
@@ -452,7 +453,7 @@ impl Fs {
             }
             if idle > IDLE_ROUNDS_MAX {
                 inner.exhausted = Some((inner.picture_of_room(), now));
-                return Ok(inner);
+                return Ok((inner, false));
             }
             inner.making_room = true;
             inner.counters.room_rounds += 1;

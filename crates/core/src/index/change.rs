@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use nenrin_format::key::Key;
 use nenrin_format::node::{INNER_ENTRY_BYTES, NodePtr, TreeId};
-use nenrin_format::packed::entry_bytes;
+use nenrin_format::packed::{entry_bytes, takes_as_many};
 
 use super::node::{Body, CAPACITY, Child, Expect, Fill, Node, child_index, rebased};
 use super::{NodeCache, Value};
@@ -167,7 +167,6 @@ impl Change<'_> {
         match &mut node.body {
             Body::Leaf(v) => {
                 let base = v.first().map_or(key, |e| e.0);
-                let added = entry_bytes(&base.min(key), &key, &value);
                 let found = match v.last() {
                     Some(last) if last.0 < key => Err(v.len()),
                     _ => v.binary_search_by(|e| e.0.cmp(&key)),
@@ -175,15 +174,18 @@ impl Change<'_> {
                 let (replaced, inserted) = match found {
                     Ok(i) => {
                         let old = mem::replace(&mut v[i].1, value);
-                        node.bytes = node.bytes + added - entry_bytes(&base, &key, &old);
+                        let new = &v[i].1;
+                        if !takes_as_many(&key, new, &old) {
+                            node.bytes = node.bytes + entry_bytes(&base, &key, new) - entry_bytes(&base, &key, &old);
+                        }
                         (Some(old), None)
                     }
                     Err(i) => {
                         if i == 0 {
                             node.bytes = rebased(v, &base, &key, node.bytes);
                         }
+                        node.bytes += entry_bytes(&base.min(key), &key, &value);
                         v.insert(i, (key, value));
-                        node.bytes += added;
                         node.note_insert(i);
                         (None, Some(i))
                     }

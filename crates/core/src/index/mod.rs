@@ -175,23 +175,38 @@ impl Tree {
     /// # Errors
     /// A node cannot be read or is damaged; so for all look-ups.
     pub fn get(&self, cache: &NodeCache, key: &Key) -> Result<Option<Value>> {
+        self.look(cache, key, Value::clone)
+    }
+
+    /// What `read` says of the value of an item, which stays where it is.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn look<R>(&self, cache: &NodeCache, key: &Key, read: impl FnOnce(&Value) -> R) -> Result<Option<R>> {
         match self.root_node(cache)? {
-            Some((node, expect)) => self.get_below(cache, &node, expect, key),
+            Some((node, expect)) => self.look_below(cache, &node, expect, key, read),
             None => Ok(None),
         }
     }
 
-    fn get_below(&self, cache: &NodeCache, node: &Node, expect: Expect, key: &Key) -> Result<Option<Value>> {
+    fn look_below<R>(
+        &self,
+        cache: &NodeCache,
+        node: &Node,
+        expect: Expect,
+        key: &Key,
+        read: impl FnOnce(&Value) -> R,
+    ) -> Result<Option<R>> {
         match &node.body {
             Body::Leaf(v) => {
                 let found = v.binary_search_by(|e| e.0.cmp(key)).ok();
-                Ok(found.and_then(|i| v.get(i)).map(|e| e.1.clone()))
+                Ok(found.and_then(|i| v.get(i)).map(|e| read(&e.1)))
             }
             Body::Inner(v) => {
                 let i = child_index(v, key);
                 let below = expect.child(v, i);
                 let Some((_, child)) = v.get(i).filter(|e| e.0 <= *key) else { return Ok(None) };
-                self.get_below(cache, &*self.node(cache, child, &below)?, below, key)
+                self.look_below(cache, &*self.node(cache, child, &below)?, below, key, read)
             }
         }
     }
@@ -229,7 +244,7 @@ impl Tree {
     /// # Errors
     /// As look-ups. The items are unchanged then.
     pub fn remove(&mut self, cache: &NodeCache, key: &Key) -> Result<Option<Value>> {
-        if self.get(cache, key)?.is_none() {
+        if self.look(cache, key, |_| ())?.is_none() {
             return Ok(None);
         }
         let (root, level, mut change) = self.change(cache);

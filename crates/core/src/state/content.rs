@@ -3,12 +3,14 @@
 use super::sharing::Need;
 use super::{State, bad_item, reap_key, weight};
 use crate::breaks::{Break, broken};
+use crate::index::Value;
 use crate::{Error, Result};
 use nenrin_format::items::{self, EXTENT_KEEP_MASK, Extent, Inode, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::ContentOp;
 use nenrin_format::{Addr, EXTENT_BLOCKS_MAX, Ino, Invalid, Time};
+use std::cmp::Ordering;
 use std::ops::{ControlFlow, Range};
 
 /// What comes where extents were cut off.
@@ -28,6 +30,17 @@ pub const fn window_start(block: u64) -> u64 {
 pub fn extent(key: &Key, value: &[u8]) -> Result<Extent> {
     let e = Extent::decode(value).map_err(|why| bad_item(key, why))?;
     if e.fits(key.off) || broken(Break::BelieveNumbers) { Ok(e) } else { Err(bad_item(key, Invalid::Bounds)) }
+}
+
+/// This item, of a live extent that begins before file block `from`, if it reaches there: only one of the same window can.
+fn reaching(key: Key, value: Value, from: u64) -> Result<Option<(Key, Extent, Value)>> {
+    let blocks = Extent::peek_blocks(&value);
+    let reaches = blocks.is_none_or(|blocks| key.off.saturating_add(u64::from(blocks)) > from);
+    if key.off < window_start(from) || key.off >= from || !reaches {
+        return Ok(None);
+    }
+    let e = extent(&key, &value)?;
+    Ok(Some((key, e, value)))
 }
 
 impl State {
@@ -90,34 +103,56 @@ impl State {
         }
         self.remove_inline(ino, inode)?;
         self.cut_extents(ino, inode, off, off.saturating_add(u64::from(extent.blocks)), Then::Put)?;
-        let mut extent = extent.clone();
-        extent.birth = self.open_cno;
-        // What comes from the past lives now.
-        extent.flags &= !EXTENT_KEEP_MASK;
-        if !extent.is_unwritten() {
-            extent.addr = extent.addr.resolve(base);
+        // What comes from the past lives now. Its checksums are put where they are to be.
+        let mut placed =
+            Extent { birth: self.open_cno, flags: extent.flags & !EXTENT_KEEP_MASK, crcs: Vec::new(), ..*extent };
+        if !placed.is_unwritten() {
+            placed.addr = placed.addr.resolve(base);
         }
-        inode.blocks = inode.blocks.saturating_add(u64::from(extent.blocks));
-        self.add_extent(Key::new(ino, Kind::Extent, inode.fork, off), &extent)
-    }
-
-    fn add_extent(&mut self, key: Key, extent: &Extent) -> Result<()> {
-        self.change_need(extent, Need::None, Need::Live)?;
-        if extent.is_shared() {
-            self.add_backref(&key, extent)?;
+        inode.blocks = inode.blocks.saturating_add(u64::from(placed.blocks));
+        let key = Key::new(ino, Kind::Extent, inode.fork, off);
+        self.change_need(&placed, Need::None, Need::Live)?;
+        if placed.is_shared() {
+            self.add_backref(&key, &placed)?;
         }
-        self.live.insert(&self.cache, key, extent.encode().into()).map(drop)
+        self.live.insert(&self.cache, key, placed.value_with(&extent.crcs)).map(drop)
     }
 
     /// The live extents that overlap file blocks `[from, to)`, at most `max` of them.
     pub fn extents(&self, ino: Ino, fork: u32, from: u64, to: u64, max: usize) -> Result<Vec<(Key, Extent)>> {
-        let mut out = Vec::new();
-        let mut bad = None;
+        Ok(self.extent_values(ino, fork, from, to, max)?.into_iter().map(|(key, e, _)| (key, e)).collect())
+    }
+
+    /// The same, with the values of their items.
+    fn extent_values(
+        &self,
+        ino: Ino,
+        fork: u32,
+        from: u64,
+        to: u64,
+        max: usize,
+    ) -> Result<Vec<(Key, Extent, Value)>> {
         let first = Key::new(ino, Kind::Extent, fork, from);
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
+        // The last one that may tells most: where it begins before the range, or with it, there is no other.
+        match self.live.prev(&self.cache, &last)? {
+            Some((k, v)) if (k.ino, k.kind, k.fork) == (first.ino, first.kind, first.fork) => match k.off.cmp(&from) {
+                Ordering::Greater => self.several_extents(first, last, max),
+                Ordering::Equal => Ok(vec![(k, extent(&k, &v)?, v)]),
+                Ordering::Less => Ok(reaching(k, v, from)?.into_iter().collect()),
+            },
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Those that begin from `first` to `last`, and one that begins before and reaches into the range.
+    fn several_extents(&self, first: Key, last: Key, max: usize) -> Result<Vec<(Key, Extent, Value)>> {
+        let mut out = Vec::new();
+        let mut bad = None;
+        let from = first.off;
         self.live.scan(&self.cache, &first, &last, &mut |k, v| {
             match extent(k, v) {
-                Ok(e) => out.push((*k, e)),
+                Ok(e) => out.push((*k, e, v.clone())),
                 Err(e) => {
                     bad = Some(e);
                     return ControlFlow::Break(());
@@ -128,15 +163,12 @@ impl State {
         if let Some(e) = bad {
             return Err(e);
         }
-        // One that begins before may reach into the range, but only within its window, and not where another begins with the range.
-        if out.first().is_none_or(|(k, _)| k.off != from) {
+        // Where one begins with the range none reaches into it.
+        if out.first().is_none_or(|(k, ..)| k.off != from) {
             let before = self.live.prev(&self.cache, &first)?;
-            let near = Key::new(ino, Kind::Extent, fork, window_start(from));
-            let reaches = |k: &Key, v: &[u8]| {
-                Extent::peek_blocks(v).is_none_or(|blocks| k.off.saturating_add(u64::from(blocks)) > from)
-            };
-            if let Some((k, v)) = before.filter(|(k, v)| *k >= near && k.off < from && reaches(k, v)) {
-                out.insert(0, (k, extent(&k, &v)?));
+            let same = before.filter(|(k, _)| (k.ino, k.kind, k.fork) == (first.ino, first.kind, first.fork));
+            if let Some(before) = same.map(|(k, v)| reaching(k, v, from)).transpose()?.flatten() {
+                out.insert(0, before);
                 out.truncate(max);
             }
         }
@@ -181,13 +213,14 @@ impl State {
         // One item for each block that is put at most, and one before: what stays is not to be found again.
         let batch_max = if then == Then::Put { usize::MAX } else { 256 };
         loop {
-            let batch = self.extents(ino, inode.fork, from, to, batch_max)?;
-            for (key, extent) in &batch {
+            let batch = self.extent_values(ino, inode.fork, from, to, batch_max)?;
+            let is_last = batch.len() < batch_max;
+            for (key, extent, value) in batch {
                 // What is put in its place replaces it.
                 let stays = then == Then::Put && key.off == from;
-                self.cut_extent(inode, key, extent, from..to, stays)?;
+                self.cut_extent(inode, &key, &extent, value, from..to, stays)?;
             }
-            if batch.len() < batch_max {
+            if is_last {
                 return Ok(());
             }
         }
@@ -199,6 +232,7 @@ impl State {
         inode: &mut Inode,
         key: &Key,
         extent: &Extent,
+        value: Value,
         Range { start: from, end: to }: Range<u64>,
         stays: bool,
     ) -> Result<()> {
@@ -210,6 +244,9 @@ impl State {
             self.live.remove(&self.cache, key)?;
         }
         inode.blocks = inode.blocks.saturating_sub(u64::from(middle));
+        if middle == extent.blocks && !extent.is_shared() {
+            return self.retire_as(key, value, Some(extent), self.open_cno, inode.keep_rule());
+        }
         let part =
             |off: u64, skip: u32, blocks: u32| (blocks > 0).then(|| (Key { off, ..*key }, extent.slice(skip, blocks)));
         let stay = [part(key.off, 0, head), part(cut_to, head + middle, tail)];
@@ -221,9 +258,10 @@ impl State {
         // The parts that stay keep their birth and their blocks, so only the
         // middle changes any counter.
         for (key, part) in stay.into_iter().flatten() {
-            self.live.insert(&self.cache, key, part.encode().into())?;
+            self.live.insert(&self.cache, key, part.value_with(&part.crcs))?;
         }
-        self.retire(&gone.0, gone.1.encode().into(), self.open_cno, inode.keep_rule())
+        let (key, gone) = gone;
+        self.retire_as(&key, gone.value_with(&gone.crcs), Some(&gone), self.open_cno, inode.keep_rule())
     }
 
     /// Blocks were copied: the first `new.blocks` blocks of the item at `key`

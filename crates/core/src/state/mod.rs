@@ -187,10 +187,8 @@ impl State {
     /// The inode as the live tree has it.
     pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
         let key = Key::new(ino, Kind::Inode, 0, 0);
-        match self.get(&key)? {
-            Some(v) => Inode::decode(&v).map(Some).map_err(|why| bad_item(&key, why)),
-            None => Ok(None),
-        }
+        let found = self.live.look(&self.cache, &key, |v| Inode::decode(v))?;
+        found.transpose().map_err(|why| bad_item(&key, why))
     }
 
     /// The inode, which must be there.
@@ -201,11 +199,11 @@ impl State {
     /// Replaces the inode item.
     pub fn put_inode(&mut self, ino: Ino, mut inode: Inode) -> Result<()> {
         inode.birth = self.open_cno;
-        self.put(Key::new(ino, Kind::Inode, 0, 0), inode.encode())
+        self.put(Key::new(ino, Kind::Inode, 0, 0), inode.value())
     }
 
     /// Inserts or replaces an item of the live tree that is no extent.
-    pub fn put(&mut self, key: Key, value: Vec<u8>) -> Result<()> {
+    pub fn put(&mut self, key: Key, value: impl Into<Value>) -> Result<()> {
         let old = self.live.insert(&self.cache, key, value.into())?;
         match old {
             Some(old) => self.retire(&key, old, self.open_cno, KeepRule::default()),
@@ -229,14 +227,28 @@ impl State {
     /// An item has left the live tree: history, or nothing. `rule` says how much history is kept of
     /// what it belongs to; an inode item says that itself.
     pub fn retire(&mut self, key: &Key, old: Value, death: Cno, rule: KeepRule) -> Result<()> {
-        let (birth, kept_for, extent) = self.burial(key, &old, death, rule)?;
+        let extent = (key.kind == Kind::Extent).then(|| Extent::decode(&old)).transpose();
+        let extent = extent.map_err(|why| bad_item(key, why))?;
+        self.retire_as(key, old, extent.as_ref(), death, rule)
+    }
+
+    /// [`State::retire`] of an item that is this extent, if it is one.
+    fn retire_as(
+        &mut self,
+        key: &Key,
+        old: Value,
+        extent: Option<&Extent>,
+        death: Cno,
+        rule: KeepRule,
+    ) -> Result<()> {
+        let (birth, kept_for) = self.burial_as(key, &old, extent, death, rule)?;
         let visible = kept_for.is_some();
         if let Some(e) = extent {
             if e.is_shared() {
-                self.remove_backref(key, &e)?;
+                self.remove_backref(key, e)?;
             }
             let before = self.history_blocks;
-            self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
+            self.change_need(e, Need::Live, if visible { Need::History } else { Need::None })?;
             let buried = self.history_blocks.saturating_sub(before);
             self.past.buried = self.past.buried.saturating_add(buried);
             // Of shared blocks other items of history may be the last owners: rather too much.
@@ -246,7 +258,7 @@ impl State {
                 self.past.bury(buried, !named);
             }
             if e.is_shared() && visible {
-                self.add_backref(&key.died(death.0), &e)?;
+                self.add_backref(&key.died(death.0), e)?;
             }
         }
         if visible && self.is_named(birth, death) {
@@ -271,19 +283,30 @@ impl State {
         death: Cno,
         rule: KeepRule,
     ) -> Result<(Cno, Option<Keep>, Option<Extent>)> {
+        let extent = (key.kind == Kind::Extent).then(|| Extent::decode(old)).transpose();
+        let extent = extent.map_err(|why| bad_item(key, why))?;
+        let (birth, kept_for) = self.burial_as(key, old, extent.as_ref(), death, rule)?;
+        Ok((birth, kept_for, extent))
+    }
+
+    /// The same of an item that is this extent, if it is one.
+    fn burial_as(
+        &self,
+        key: &Key,
+        old: &Value,
+        extent: Option<&Extent>,
+        death: Cno,
+        rule: KeepRule,
+    ) -> Result<(Cno, Option<Keep>)> {
         let bad = |why| bad_item(key, why);
         let birth = items::birth(old).map_err(bad)?;
         let kept_for = match self.forgetting.contains(&Ino(key.ino)) {
             true => None,
             false => self.kept_for(key, old, (birth, death), rule).map_err(bad)?,
         };
-        if key.kind != Kind::Extent {
-            return Ok((birth, kept_for, None));
-        }
-        let e = Extent::decode(old).map_err(bad)?;
         // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
-        let visible = !e.is_unwritten() || e.is_lost() && !broken(Break::LostIsReserved);
-        Ok((birth, kept_for.filter(|_| visible), Some(e)))
+        let reads = |e: &Extent| !e.is_unwritten() || e.is_lost() && !broken(Break::LostIsReserved);
+        Ok((birth, kept_for.filter(|_| extent.is_none_or(reads))))
     }
 
     /// Whether a kept checkpoint, or a landmark, sees the item at `key` that lived in `[birth, death)`.
