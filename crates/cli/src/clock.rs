@@ -5,7 +5,7 @@ use nenrin_format::Time;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How long a thread computes between pauses.
 const BREATH: Duration = Duration::from_micros(150);
@@ -47,10 +47,8 @@ impl HostClock {
 
 /// Nanoseconds since 1970.
 pub fn now() -> i64 {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |n| -n),
-    }
+    let time = clock_gettime(ClockId::Realtime);
+    time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }
 
 impl Clock for HostClock {

@@ -69,7 +69,7 @@ impl Storage {
 
     /// Segments of the volume.
     pub fn segments(&self) -> u64 {
-        self.devices.layout().segments()
+        self.devices.segments()
     }
 
     /// Whether there is a segment with this number.

@@ -26,16 +26,38 @@ pub fn zero_page() -> Page {
     Box::new([0; BLOCK_BYTES])
 }
 
-/// A block that has these bytes from `at` on, and zeros elsewhere. A whole block is written once.
-pub fn page_with(at: usize, bytes: &[u8]) -> Page {
-    if bytes.len() == BLOCK_BYTES {
-        if let Ok(page) = Box::<[u8]>::from(bytes).try_into() {
-            return page;
+/// Pages that nobody needs any more, for those who write next: so many that programs which sync what they write find one.
+#[derive(Debug, Default)]
+pub struct SparePages(Vec<Page>);
+
+/// Most that are kept.
+const SPARE_PAGES_MAX: usize = 64;
+
+impl SparePages {
+    /// A block that has these bytes from `at` on, and zeros elsewhere. A whole block is written once.
+    pub fn page_with(&mut self, at: usize, bytes: &[u8]) -> Page {
+        if bytes.len() == BLOCK_BYTES {
+            if let Some(mut page) = self.0.pop() {
+                page.copy_from_slice(bytes);
+                return page;
+            }
+            if let Ok(page) = Box::<[u8]>::from(bytes).try_into() {
+                return page;
+            }
         }
+        let mut page = zero_page();
+        page[at..at + bytes.len()].copy_from_slice(bytes);
+        page
     }
-    let mut page = zero_page();
-    page[at..at + bytes.len()].copy_from_slice(bytes);
-    page
+
+    /// Keeps some of these.
+    pub fn give(&mut self, pages: impl Iterator<Item = Page>) {
+        pages.for_each(|page| {
+            if self.0.len() < SPARE_PAGES_MAX {
+                self.0.push(page);
+            }
+        });
+    }
 }
 
 /// What an uncommitted range of file blocks is.

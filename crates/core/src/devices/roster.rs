@@ -199,6 +199,11 @@ impl Devices {
         self.under_way().roster.layout.clone()
     }
 
+    /// Segments of the volume.
+    pub fn segments(&self) -> u64 {
+        self.under_way().roster.layout.segments()
+    }
+
     /// Who takes part, for a read.
     pub(super) fn readers(&self) -> Arc<Roster> {
         let mut under_way = self.under_way();

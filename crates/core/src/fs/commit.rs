@@ -261,9 +261,10 @@ impl Fs {
 
     /// Waits for data writes, and lets go of the buffers that the device has taken.
     pub(super) fn finish_writes(&self, writes: Vec<DataWrite>) -> Result<()> {
-        if !writes.is_empty() {
-            self.storage.about_to_wait();
+        if writes.is_empty() {
+            return Ok(());
         }
+        self.storage.about_to_wait();
         let mut result = Ok(());
         // What was held back begins now, all of it before any is waited for; another host may have the volume since it came.
         let owns = if writes.iter().any(DataWrite::is_held) && !broken(Break::HeldUnowned) {
@@ -397,10 +398,13 @@ impl Inner {
         if broken(Break::NamesOutOfOrder) && records.len() > 1 {
             self.batch.records.push(records.remove(0));
         }
-        let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
+        let mut queue = VecDeque::with_capacity(records.len() + files.len() + 1);
+        queue.extend(records.into_iter().map(Unit::Applied));
         let mut data_blocks = moved_blocks;
-        let total: usize = files.iter().map(|ino| self.pages_outside_index(*ino)).sum();
         let chain_max = fs.chain_pages_max();
+        // Most commits find less than that in all memory.
+        let is_much = self.pages > chain_max as u64
+            && files.iter().map(|ino| self.pages_outside_index(*ino)).sum::<usize>() > chain_max;
         // What stands in one partial fits between two slow devices.
         let between = fs.storage.longest_run(self.steer(fs)).saturating_sub(BESIDE_PAGES);
         let unit_max = chain_max.min(between as usize).max(1);
@@ -415,7 +419,7 @@ impl Inner {
         }
         let of_batch = |ino: &Ino| files.contains(ino) || emptied.contains_key(ino);
         for ino in &files {
-            if total > chain_max && self.pages_outside_index(*ino) > 0 {
+            if is_much && self.pages_outside_index(*ino) > 0 {
                 self.write_behind(fs, *ino)?;
             }
             data_blocks += self.collect(*ino, emptied.get(ino).copied().unwrap_or(0), unit_max, &mut queue)?;
@@ -474,14 +478,15 @@ impl Inner {
     }
 
     fn seal_queue(&mut self, fs: &Fs, mut queue: VecDeque<Unit>, stamp: Stamp) -> Result<Vec<(Addr, Arc<AlignedBuf>)>> {
-        let mut partials = Vec::new();
+        let mut partials = Vec::with_capacity(1);
         let avoided = self.steer(fs);
         while !queue.is_empty() {
             let first = partials.is_empty();
             let here = Addr::new(self.chain.segment, self.chain.block);
             let sealed = self.chain.seal(&mut queue, first, stamp, avoided, &fs.storage, &mut self.state.segments)?;
             self.proven_seq = self.proven_seq.max(stamp.durable_seq);
-            let Sealed { addr, bytes, base, records, late } = sealed;
+            let Sealed { addr, bytes, base, records, late, units } = sealed;
+            self.spare.give(units.into_iter().flat_map(Unit::into_pages));
             for range in late {
                 let record = Record::decode(&mut Reader::new(&records[range]))
                     .map_err(|why| Error::Corrupt(format!("a record just encoded does not decode: {why}")))?;
@@ -539,6 +544,9 @@ impl Inner {
     /// Takes the data writes for which `which` holds. Who takes them must wait
     /// for them with [`Fs::finish_writes`]: commits of their files do until then.
     pub(super) fn take_writes(&mut self, mut which: impl FnMut(&DataWrite) -> bool) -> Vec<DataWrite> {
+        if self.writes.is_empty() {
+            return Vec::new();
+        }
         let (taken, others): (Vec<_>, _) = std::mem::take(&mut self.writes).into_iter().partition(|w| which(w));
         self.writes = others;
         self.bursts.let_go(taken.iter().filter(|w| w.is_held()).map(|w| u64::from(w.blocks)).sum());
@@ -609,8 +617,8 @@ impl Inner {
                 }
             }
         }
-        let runs = content.take_runs(0..u64::MAX);
-        content_units(ino, &content, ops, runs, chain_max, queue);
+        let pages = std::mem::take(&mut content.pages);
+        content_units(ino, &content, ops, pages, chain_max, queue);
         Ok(outside)
     }
 }
@@ -643,12 +651,13 @@ fn content_units(
     ino: Ino,
     content: &Content,
     ops: Vec<OwnedOp>,
-    runs: Vec<(u64, Vec<Page>)>,
+    pages: BTreeMap<u64, Page>,
     chain_max: usize,
     queue: &mut VecDeque<Unit>,
 ) {
-    let mut unit_ops = Vec::new();
-    let mut unit_pages: Vec<Page> = Vec::new();
+    let mut left = pages.len();
+    let mut unit_ops = Vec::with_capacity(1);
+    let mut unit_pages: Vec<Page> = Vec::with_capacity(left.min(chain_max));
     let mut bytes = 0;
     let mut flush = |ops: &mut Vec<OwnedOp>, pages: &mut Vec<Page>| {
         queue.push_back(Unit::Content {
@@ -671,28 +680,37 @@ fn content_units(
             bytes = 0;
         }
     }
-    for (start, run) in runs {
-        let mut block = start;
-        let mut run = run.into_iter().peekable();
-        while run.peek().is_some() {
-            if unit_pages.len() >= chain_max || bytes > CONTENT_RECORD_BYTES_MAX {
-                flush(&mut unit_ops, &mut unit_pages);
-                bytes = 0;
+    for (block, page) in pages {
+        let crc = nenrin_format::crc(&page[..]);
+        let is_full = unit_pages.len() >= chain_max;
+        match unit_ops.last_mut() {
+            Some(OwnedOp::Extent(start, e)) if !is_full && goes_on(*start, e, block) => {
+                e.blocks += 1;
+                e.crcs.push(crc);
+                bytes += 4;
             }
-            let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
-            let room = (chain_max - unit_pages.len()).min(window as usize);
-            let pages: Vec<Page> = run.by_ref().take(room).collect();
-            let crcs: Vec<u32> = pages.iter().map(|p| nenrin_format::crc(&p[..])).collect();
-            let blocks = pages.len() as u32;
-            bytes += 33 + 4 * crcs.len();
-            let addr = Addr::payload(unit_pages.len() as u32);
-            unit_ops.push(OwnedOp::Extent(block, new_extent(addr, blocks, 0, crcs)));
-            unit_pages.extend(pages);
-            block += u64::from(blocks);
+            _ => {
+                if is_full || bytes > CONTENT_RECORD_BYTES_MAX {
+                    flush(&mut unit_ops, &mut unit_pages);
+                    bytes = 0;
+                }
+                let addr = Addr::payload(unit_pages.len() as u32);
+                let mut crcs = Vec::with_capacity(left.min(chain_max - unit_pages.len()));
+                crcs.push(crc);
+                unit_ops.push(OwnedOp::Extent(block, new_extent(addr, 1, 0, crcs)));
+                bytes += 33 + 4;
+            }
         }
+        unit_pages.push(page);
+        left -= 1;
     }
     // Even a commit without steps records size and times.
     flush(&mut unit_ops, &mut unit_pages);
+}
+
+/// Whether the page of this block lengthens an extent of pages that begins at `start`.
+fn goes_on(start: u64, extent: &Extent, block: u64) -> bool {
+    extent.addr.is_payload() && start + u64::from(extent.blocks) == block && block % u64::from(EXTENT_BLOCKS_MAX) != 0
 }
 
 pub(super) fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u32>) -> Extent {

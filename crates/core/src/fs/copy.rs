@@ -348,10 +348,11 @@ impl Inner {
             self.unpin_pieces(&pieces);
         }
         let mut twice = Vec::new();
+        let mut spare = std::mem::take(&mut self.spare);
         let content = self.content_mut(fs, span.to)?;
         let (before, ranges) = (content.pages.len(), content.overlay.ranges() as u64);
         for (at, data) in edges {
-            copy_in(content, *at, data);
+            copy_in(content, *at, data, &mut spare);
         }
         let mut block = plan.whole.0 - span.from_offset / BLOCK + span.to_offset / BLOCK;
         for p in pieces {
@@ -363,7 +364,7 @@ impl Inner {
                 Source::Zero => content.overlay.set(block, end, Over::Hole),
                 // Refused before anything was begun.
                 Source::Lost => {}
-                Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes),
+                Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes, &mut spare),
                 Source::Disk(e) => {
                     content.share_extent(block, &e);
                     // Who reads a piece holds its segment; from now on this content does, once.
@@ -383,6 +384,7 @@ impl Inner {
         content.placed += shared;
         self.placed += shared;
         self.pages = self.pages + after as u64 - before as u64;
+        self.spare = spare;
         twice.into_iter().for_each(|segment| self.state.segments.unpin(segment));
         self.unpin_dead(fs, span.to);
         Ok(())

@@ -64,7 +64,7 @@ mod usage;
 mod write;
 
 use crate::breaks::{Break, broken};
-use crate::content::{Content, File};
+use crate::content::{Content, File, SparePages};
 use crate::log::chain::Chain;
 use crate::log::data::DataStamp;
 use crate::log::{DataLog, IndexLog};
@@ -316,6 +316,8 @@ struct Inner {
     flushed_blocks: u64,
     /// Pages in memory.
     pages: u64,
+    /// And those that can be used again.
+    spare: SparePages,
     /// By how many blocks more uncommitted content reserves than what is committed.
     promised_here: i64,
     /// Chain bytes since the last index checkpoint.
@@ -490,6 +492,7 @@ impl Fs {
             named_blocks: 0,
             flushed_blocks: 0,
             pages: 0,
+            spare: SparePages::default(),
             promised_here: 0,
             window_bytes: opened.window_bytes,
             proven_seq: durable_seq,

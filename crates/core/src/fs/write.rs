@@ -7,7 +7,7 @@ use super::guard::Guard;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::content::{Content, Over, Page, page_with, zero_page};
+use crate::content::{Content, Over, Page, SparePages, zero_page};
 use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result, SetAttr};
 use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
@@ -333,18 +333,19 @@ impl Fs {
         inner.content_ahead(ino, first, last + 1)?;
         inner.promise_ends(ino, first, last + 1)?;
         let wall = self.clock.wall();
+        let mut spare = std::mem::take(&mut inner.spare);
         let content = inner.content_mut(self, ino)?;
         let before = content.pages.len();
         if prepared.is_some() {
             let from = (whole.start * BLOCK - offset) as usize;
             let to = (whole.end * BLOCK - offset) as usize;
-            copy_in(content, offset, &data[..from]);
-            copy_in(content, whole.end * BLOCK, &data[to..]);
+            copy_in(content, offset, &data[..from], &mut spare);
+            copy_in(content, whole.end * BLOCK, &data[to..], &mut spare);
             let mut rest = content.pages.split_off(&whole.start);
             let mut behind = rest.split_off(&whole.end);
             content.pages.append(&mut behind);
         } else {
-            copy_in(content, offset, data);
+            copy_in(content, offset, data, &mut spare);
         }
         content.size = content.size.max(end);
         writer.note_times(content, wall);
@@ -354,6 +355,7 @@ impl Fs {
         // A block that is not full yet stays.
         let sequence = content.note_sequence(first, end / BLOCK);
         inner.pages = inner.pages + pages as u64 - before as u64;
+        inner.spare = spare;
         if let Some(prepared) = prepared {
             inner.write_ahead(self, ino, prepared)?;
         }
@@ -545,7 +547,7 @@ fn whole_blocks(offset: u64, bytes: usize) -> Range<u64> {
 }
 
 /// Copies bytes into pages; partly covered pages are there already.
-pub(super) fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
+pub(super) fn copy_in(content: &mut Content, offset: u64, data: &[u8], spare: &mut SparePages) {
     let mut done = 0;
     while done < data.len() {
         let at = offset + done as u64;
@@ -555,7 +557,7 @@ pub(super) fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
         match content.pages.entry(at / BLOCK) {
             Entry::Occupied(page) => page.into_mut()[within..within + n].copy_from_slice(piece),
             Entry::Vacant(place) => {
-                place.insert(page_with(within, piece));
+                place.insert(spare.page_with(within, piece));
             }
         }
         done += n;

@@ -138,6 +138,13 @@ impl Unit {
         };
         ops.iter().filter_map(OwnedOp::payload_crcs).flatten()
     }
+    /// Its pages, when they are laid out.
+    pub fn into_pages(self) -> Vec<Page> {
+        match self {
+            Self::Content { pages, .. } => pages,
+            _ => Vec::new(),
+        }
+    }
     const fn is_late(&self) -> bool {
         !matches!(self, Self::Applied(_))
     }
@@ -155,6 +162,8 @@ pub struct Sealed {
     pub records: Vec<u8>,
     /// Where those are of them that are still to be applied.
     pub late: Vec<Range<usize>>,
+    /// What was laid out.
+    pub units: Vec<Unit>,
 }
 
 /// What all partials of a logical segment say.
@@ -195,8 +204,8 @@ impl Chain {
                 // Nobody goes on where no partial says so: it is named anew only by one that is laid out now.
                 self.leave_next(slow, stamp.now, storage, segments);
                 let (count, all) = (gathered.count, gathered.count == queue.len());
-                let sealed = self.lay_out(start, gathered, queue, (first, all), stamp, segments);
-                drop(queue.drain(..count));
+                let mut sealed = self.lay_out(start, gathered, queue, (first, all), stamp, segments);
+                sealed.units.extend(queue.drain(..count));
                 return Ok(sealed);
             }
             let goes_on = |next| self.fitting(queue, (next, 0), avoided, storage).is_some();
@@ -225,7 +234,7 @@ impl Chain {
     ) -> Option<(u32, Gathered)> {
         let fixed = avoided.is_empty() || self.begins_epoch && segment == self.segment;
         let avoided = if fixed { Avoided::NONE } else { avoided };
-        let others = storage.jumps(segment, block).filter(|_| !fixed);
+        let others = (!fixed).then(|| storage.jumps(segment, block)).into_iter().flatten();
         let places = std::iter::once(block).chain(others).filter_map(|start| {
             let room = storage.free_run(segment, start, avoided).min(PARTIAL_BLOCKS_MAX);
             (room > 0).then(|| (start, gather(queue, room)))
@@ -316,7 +325,7 @@ impl Chain {
         self.filled = self.block;
         self.begins_epoch = false;
         segments.chain_written(self.segment, self.seq);
-        Sealed { addr, bytes, base: addr.add(summary), records, late }
+        Sealed { addr, bytes, base: addr.add(summary), records, late, units: Vec::with_capacity(count) }
     }
 }
 
@@ -347,7 +356,7 @@ struct Gathered {
 fn gather(queue: &VecDeque<Unit>, room: u32) -> Gathered {
     // A record or two of usual length: they are encoded field by field.
     let mut records = Vec::with_capacity(RECORDS_BYTES);
-    let mut late = Vec::new();
+    let mut late = Vec::with_capacity(queue.len());
     let (mut pages, mut count) = (0, 0);
     for unit in queue {
         let before = records.len();

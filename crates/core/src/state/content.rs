@@ -124,14 +124,7 @@ impl State {
     }
 
     /// The same, with the values of their items.
-    fn extent_values(
-        &self,
-        ino: Ino,
-        fork: u32,
-        from: u64,
-        to: u64,
-        max: usize,
-    ) -> Result<Vec<(Key, Extent, Value)>> {
+    fn extent_values(&self, ino: Ino, fork: u32, from: u64, to: u64, max: usize) -> Result<Vec<(Key, Extent, Value)>> {
         let first = Key::new(ino, Kind::Extent, fork, from);
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
         // The last one that may tells most: where it begins before the range, or with it, there is no other.

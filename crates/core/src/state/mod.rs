@@ -233,14 +233,7 @@ impl State {
     }
 
     /// [`State::retire`] of an item that is this extent, if it is one.
-    fn retire_as(
-        &mut self,
-        key: &Key,
-        old: Value,
-        extent: Option<&Extent>,
-        death: Cno,
-        rule: KeepRule,
-    ) -> Result<()> {
+    fn retire_as(&mut self, key: &Key, old: Value, extent: Option<&Extent>, death: Cno, rule: KeepRule) -> Result<()> {
         let (birth, kept_for) = self.burial_as(key, &old, extent, death, rule)?;
         let visible = kept_for.is_some();
         if let Some(e) = extent {
