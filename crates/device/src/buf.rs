@@ -101,9 +101,11 @@ impl AlignedBuf {
 
 /// A buffer that is being filled from its beginning on, so that nothing is written twice.
 pub struct Filling {
-    /// Initialised up to `at`, and shown to nobody before all of it is.
+    /// Initialised up to `at` and up to `kept`, and shown to nobody before all of it is.
     buf: AlignedBuf,
     at: usize,
+    /// Bytes that it had before.
+    kept: usize,
 }
 
 impl Filling {
@@ -111,7 +113,7 @@ impl Filling {
     #[must_use]
     pub fn new(len: usize) -> Self {
         if len == 0 {
-            return Self { buf: AlignedBuf::zeroed(0), at: 0 };
+            return Self { buf: AlignedBuf::zeroed(0), at: 0, kept: 0 };
         }
         let raw = if pool::takes(len) {
             pool::take(len)
@@ -120,7 +122,18 @@ impl Filling {
             NonNull::new(unsafe { alloc(AlignedBuf::layout(len)) })
         };
         let Some(ptr) = raw else { handle_alloc_error(AlignedBuf::layout(len)) };
-        Self { buf: AlignedBuf { ptr, len, room: len, owner: None }, at: 0 }
+        Self { buf: AlignedBuf { ptr, len, room: len, owner: None }, at: 0, kept: 0 }
+    }
+    /// Over what a buffer had before, of which some may stay.
+    #[must_use]
+    pub fn again(buf: AlignedBuf) -> Self {
+        // What is another's memory is filled nowhere.
+        let buf = if buf.owner.is_some() { AlignedBuf::gathered(buf.len, std::iter::once(&buf[..])) } else { buf };
+        Self { at: 0, kept: buf.len, buf }
+    }
+    /// Leaves what the buffer had before up to this byte, if it is not there yet.
+    pub fn keep_to(&mut self, end: usize) {
+        self.at = self.at.max(end.min(self.kept));
     }
     /// Puts bytes behind those that are there, as many as there is room for.
     pub fn put(&mut self, bytes: &[u8]) {
@@ -200,6 +213,28 @@ mod tests {
         assert!(whole[BLOCK_BYTES..2 * BLOCK_BYTES].iter().all(|b| *b == 2));
         drop(whole);
         assert!(second.iter().all(|b| *b == 3));
+    }
+
+    #[test]
+    fn what_was_there_stays_where_it_is_to_be_kept() {
+        let mut filling = Filling::again(AlignedBuf::padded(&[7; 100]));
+        filling.put(&[1; 20]);
+        filling.zeros_to(40);
+        filling.keep_to(80);
+        filling.put(&[2; 5]);
+        let buf = filling.finish();
+        let expected = [&[1; 20][..], &[0; 20], &[7; 40], &[2; 5]].concat();
+        assert_eq!(buf[..85], expected);
+        assert!(buf[85..].iter().all(|b| *b == 0));
+        // Of a new one nothing is there to be kept, nor of another's memory to be changed.
+        let mut fresh = Filling::new(BLOCK_BYTES);
+        fresh.keep_to(BLOCK_BYTES);
+        assert!(fresh.finish().iter().all(|b| *b == 0));
+        let whole = Arc::new(AlignedBuf::padded(&[7; 100]));
+        let mut part = Filling::again(AlignedBuf::shared(&whole, 0, BLOCK_BYTES));
+        part.put(&[1; 20]);
+        part.keep_to(BLOCK_BYTES);
+        assert_eq!((part.finish()[19..21].to_vec(), whole[0]), (vec![1, 7], 7));
     }
 
     #[test]

@@ -475,7 +475,8 @@ impl Extent {
             value[ExtentDisk::BYTES..].copy_from_slice(&crc.to_le_bytes());
             return value.as_slice().into();
         }
-        let mut value = disk.as_bytes().to_vec();
+        let mut value = Vec::with_capacity(ExtentDisk::BYTES + 4 * crcs.len());
+        value.extend_from_slice(disk.as_bytes());
         put_crcs(crcs, &mut value);
         value.into()
     }

@@ -214,10 +214,12 @@ impl Fs {
     pub(super) fn checkpoint_is_due(&self, inner: &Inner) -> bool {
         let segments = &inner.state.segments;
         // What a root or a reader still holds is not waited for: on a full volume that would never end.
-        let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.promotable_count() > 0;
+        let short = || segments.free_count() <= inner.floor_segments(self) + 2;
         let unflushed = inner.unflushed_blocks() > super::commit::UNFLUSHED_BLOCKS_MAX;
-        let much = inner.window_bytes >= self.window_due(inner) || inner.dirty_nodes() >= self.options.dirty_nodes_max;
-        short || unflushed || much
+        let much = inner.dirty_nodes() >= self.options.dirty_nodes_max;
+        // None is due before the usual window has gone by.
+        let long = || inner.window_bytes >= self.window_bytes_max() && inner.window_bytes >= self.window_due(inner);
+        unflushed || much || segments.promotable_count() > 0 && short() || long()
     }
 
     /// Chain bytes after which an index checkpoint is due now.

@@ -483,7 +483,8 @@ impl Inner {
         while !queue.is_empty() {
             let first = partials.is_empty();
             let here = Addr::new(self.chain.segment, self.chain.block);
-            let sealed = self.chain.seal(&mut queue, first, stamp, avoided, &fs.storage, &mut self.state.segments)?;
+            let (segments, spare) = (&mut self.state.segments, &mut self.leading.spare);
+            let sealed = self.chain.seal(&mut queue, first, stamp, avoided, &fs.storage, segments, spare)?;
             self.proven_seq = self.proven_seq.max(stamp.durable_seq);
             let Sealed { addr, bytes, base, records, late, units } = sealed;
             self.spare.give(units.into_iter().flat_map(Unit::into_pages));

@@ -16,6 +16,7 @@ use super::commit::{Commit, Cut, Done, Written};
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
+use crate::log::SparePartials;
 use crate::{AlignedBuf, Result};
 use nenrin_format::Addr;
 use nenrin_format::row_log::ROW_SLOTS;
@@ -134,6 +135,8 @@ pub(super) struct Leading {
     /// A thread that led is lost, and its commit with it: those behind it end all the same, since the volume has failed.
     lost: bool,
     gains: Gains,
+    /// Partials of commits that have ended.
+    pub(super) spare: SparePartials,
 }
 
 /// What those are told who wait for a commit.
@@ -363,14 +366,17 @@ impl Fs {
 
     /// Tells those who waited for commits that this thread has ended.
     pub(super) fn tell(&self, answers: Vec<Answers>) -> Guard<'_> {
+        let mut spare = None;
         for Answers { result, waiters, written } in answers {
             for done in waiters {
                 done(result.clone());
             }
-            drop(written);
+            // Nobody else has it who still writes or reads it.
+            spare = written.into_iter().filter_map(|(_, bytes)| Arc::into_inner(bytes)).last();
         }
         let mut inner = self.lock();
         inner.leading.telling -= 1;
+        spare.into_iter().for_each(|partial| inner.leading.spare.give(partial));
         inner
     }
 

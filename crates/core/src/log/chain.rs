@@ -9,12 +9,15 @@
 
 use crate::content::Page;
 use crate::devices::Avoided;
+use crate::log::SparePartials;
 use crate::segments::{KIND_CHAIN, Segments};
 use crate::storage::Storage;
 use crate::{Error, Result};
-use nenrin_device::{AlignedBuf, Filling};
+use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
-use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, summary_blocks};
+use nenrin_format::partial::{
+    DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialHeader, PartialKind, summary_blocks,
+};
 use nenrin_format::records::{self, ContentOp};
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 use std::collections::VecDeque;
@@ -193,6 +196,7 @@ impl Chain {
         slow: Avoided,
         storage: &Storage,
         segments: &mut Segments,
+        spare: &mut SparePartials,
     ) -> Result<Sealed> {
         let mut avoided = slow;
         loop {
@@ -204,7 +208,7 @@ impl Chain {
                 // Nobody goes on where no partial says so: it is named anew only by one that is laid out now.
                 self.leave_next(slow, stamp.now, storage, segments);
                 let (count, all) = (gathered.count, gathered.count == queue.len());
-                let mut sealed = self.lay_out(start, gathered, queue, (first, all), stamp, segments);
+                let mut sealed = self.lay_out(start, gathered, queue, (first, all), stamp, segments, spare);
                 sealed.units.extend(queue.drain(..count));
                 return Ok(sealed);
             }
@@ -283,6 +287,7 @@ impl Chain {
         (begin, end): (bool, bool),
         stamp: Stamp,
         segments: &mut Segments,
+        spare: &mut SparePartials,
     ) -> Sealed {
         let Gathered { records, late, pages, count } = gathered;
         let addr = Addr::new(self.segment, start);
@@ -311,12 +316,17 @@ impl Chain {
             mount_id: self.mount_id,
         };
         let summary_bytes = summary as usize * BLOCK_BYTES;
-        let mut filling = Filling::new(summary_bytes + pages as usize * BLOCK_BYTES);
+        let (mut filling, zeros_from) = spare.take(summary_bytes + pages as usize * BLOCK_BYTES, summary_bytes);
         filling.put(header.head(records.len(), 0).bytes());
         filling.put(&records);
-        filling.zeros_to(summary_bytes);
+        filling.zeros_to(zeros_from);
+        filling.keep_to(summary_bytes);
         payload().for_each(|page| filling.put(page));
         let mut bytes = filling.finish();
+        debug_assert!(
+            bytes[PartialHeader::BYTES + records.len()..summary_bytes].iter().all(|b| *b == 0),
+            "left behind"
+        );
         let crc = nenrin_format::set_own_crc(&mut bytes[..summary_bytes]);
         self.seq = header.seq;
         self.last_addr = addr;

@@ -3,6 +3,8 @@
 pub mod chain;
 pub mod data;
 pub mod index;
+mod spare;
 
 pub use data::DataLog;
 pub use index::IndexLog;
+pub use spare::SparePartials;
