@@ -561,7 +561,8 @@ impl Inner {
         self.pages -= content.pages.len() as u64;
         self.placed -= std::mem::take(&mut content.placed);
         self.promised_here -= std::mem::take(&mut content.promised);
-        for segment in std::mem::take(&mut content.pins) {
+        // Most have none.
+        while let Some(segment) = content.pins.pop_first() {
             self.state.segments.unpin(segment);
         }
     }

@@ -65,7 +65,7 @@ impl Tree {
     /// Those of `each`, which end the walk.
     pub fn walk(&self, cache: &NodeCache, each: &mut dyn FnMut(&Key, &Value) -> Result<()>) -> Result<u64> {
         match self.root_node(cache) {
-            Ok(Some((node, expect))) => self.walk_below(cache, &node, expect, each),
+            Ok(Some((node, way))) => self.walk_below(cache, &node, way.expect(), each),
             Ok(None) => Ok(0),
             Err(_) => Ok(1),
         }

@@ -42,7 +42,7 @@ pub use scrub::NodeAt;
 pub use write::{Frozen, Place};
 
 use self::change::{Book, Change};
-use self::node::{Body, Child, Expect, LEVEL_MAX, Node, child_index};
+use self::node::{Body, Child, Expect, LEVEL_MAX, Node, Way, child_index};
 use crate::{Error, Result};
 
 /// Value of an item.
@@ -151,11 +151,18 @@ impl Tree {
         }
     }
 
-    fn root_node(&self, cache: &NodeCache) -> Result<Option<(NodeRef<'_>, Expect)>> {
+    fn root_node(&self, cache: &NodeCache) -> Result<Option<(NodeRef<'_>, Way<'_>)>> {
         self.check_level()?;
         let Some(root) = &self.root else { return Ok(None) };
-        let expect = Expect::root(self.level);
-        Ok(Some((self.node(cache, root, &expect)?, expect)))
+        let way = Way::root(self.level);
+        Ok(Some((self.node_on(cache, root, way)?, way)))
+    }
+
+    fn node_on<'a>(&self, cache: &NodeCache, child: &'a Child, way: Way<'_>) -> Result<NodeRef<'a>> {
+        match child {
+            Child::Mem(node) => Ok(NodeRef::Mem(node)),
+            Child::Disk(ptr) => cache.load(self.id, ptr, &way.expect()).map(NodeRef::Clean),
+        }
     }
 
     fn node<'a>(&self, cache: &NodeCache, child: &'a Child, expect: &Expect) -> Result<NodeRef<'a>> {
@@ -184,7 +191,7 @@ impl Tree {
     /// As [`Tree::get`].
     pub fn look<R>(&self, cache: &NodeCache, key: &Key, read: impl FnOnce(&Value) -> R) -> Result<Option<R>> {
         match self.root_node(cache)? {
-            Some((node, expect)) => self.look_below(cache, &node, expect, key, read),
+            Some((node, way)) => self.look_below(cache, &node, way, key, read),
             None => Ok(None),
         }
     }
@@ -193,7 +200,7 @@ impl Tree {
         &self,
         cache: &NodeCache,
         node: &Node,
-        expect: Expect,
+        way: Way<'_>,
         key: &Key,
         read: impl FnOnce(&Value) -> R,
     ) -> Result<Option<R>> {
@@ -204,9 +211,9 @@ impl Tree {
             }
             Body::Inner(v) => {
                 let i = child_index(v, key);
-                let below = expect.child(v, i);
+                let below = way.child(v, i);
                 let Some((_, child)) = v.get(i).filter(|e| e.0 <= *key) else { return Ok(None) };
-                self.look_below(cache, &*self.node(cache, child, &below)?, below, key, read)
+                self.look_below(cache, &*self.node_on(cache, child, below)?, below, key, read)
             }
         }
     }
@@ -259,19 +266,19 @@ impl Tree {
     /// As [`Tree::get`].
     pub fn next(&self, cache: &NodeCache, from: &Key) -> Result<Option<(Key, Value)>> {
         match self.root_node(cache)? {
-            Some((node, expect)) => self.next_below(cache, &node, expect, from),
+            Some((node, way)) => self.next_below(cache, &node, way, from),
             None => Ok(None),
         }
     }
 
-    fn next_below(&self, cache: &NodeCache, node: &Node, expect: Expect, from: &Key) -> Result<Option<(Key, Value)>> {
+    fn next_below(&self, cache: &NodeCache, node: &Node, way: Way<'_>, from: &Key) -> Result<Option<(Key, Value)>> {
         match &node.body {
             Body::Leaf(v) => Ok(v.get(v.partition_point(|e| e.0 < *from)).cloned()),
             Body::Inner(v) => {
                 // The child after the one that may have `from` has a larger key for sure.
                 for (i, (_, child)) in v.iter().enumerate().skip(child_index(v, from)) {
-                    let below = expect.child(v, i);
-                    let found = self.next_below(cache, &*self.node(cache, child, &below)?, below, from)?;
+                    let below = way.child(v, i);
+                    let found = self.next_below(cache, &*self.node_on(cache, child, below)?, below, from)?;
                     if found.is_some() {
                         return Ok(found);
                     }
@@ -287,19 +294,19 @@ impl Tree {
     /// As [`Tree::get`].
     pub fn prev(&self, cache: &NodeCache, upto: &Key) -> Result<Option<(Key, Value)>> {
         match self.root_node(cache)? {
-            Some((node, expect)) => self.prev_below(cache, &node, expect, upto),
+            Some((node, way)) => self.prev_below(cache, &node, way, upto),
             None => Ok(None),
         }
     }
 
-    fn prev_below(&self, cache: &NodeCache, node: &Node, expect: Expect, upto: &Key) -> Result<Option<(Key, Value)>> {
+    fn prev_below(&self, cache: &NodeCache, node: &Node, way: Way<'_>, upto: &Key) -> Result<Option<(Key, Value)>> {
         match &node.body {
             Body::Leaf(v) => Ok(v.partition_point(|e| e.0 <= *upto).checked_sub(1).and_then(|i| v.get(i)).cloned()),
             Body::Inner(v) => {
                 // The key of a child may be below all the child still has.
                 for i in (0..v.partition_point(|e| e.0 <= *upto)).rev() {
-                    let (below, child) = (expect.child(v, i), &v[i].1);
-                    let found = self.prev_below(cache, &*self.node(cache, child, &below)?, below, upto)?;
+                    let (below, child) = (way.child(v, i), &v[i].1);
+                    let found = self.prev_below(cache, &*self.node_on(cache, child, below)?, below, upto)?;
                     if found.is_some() {
                         return Ok(found);
                     }
@@ -358,7 +365,7 @@ impl Tree {
         let _ = match (self.check_level(), &self.root) {
             (Err(e), _) => lost(e, None),
             (Ok(()), Some(root)) if range.0 <= range.1 => {
-                self.scan_child(cache, root, Expect::root(self.level), range, each, lost)
+                self.scan_child(cache, root, Way::root(self.level), range, each, lost)
             }
             (Ok(()), _) => ControlFlow::Continue(()),
         };
@@ -368,15 +375,15 @@ impl Tree {
         &self,
         cache: &NodeCache,
         child: &Child,
-        expect: Expect,
+        way: Way<'_>,
         range: (&Key, &Key),
         each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
         lost: &mut dyn FnMut(Error, Option<Key>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let (from, to) = range;
-        let node = match self.node(cache, child, &expect) {
+        let node = match self.node_on(cache, child, way) {
             Ok(node) => node,
-            Err(e) => return lost(e, expect.high),
+            Err(e) => return lost(e, way.end()),
         };
         match &node.body {
             Body::Leaf(v) => {
@@ -392,7 +399,7 @@ impl Tree {
                     if low > to {
                         return ControlFlow::Break(());
                     }
-                    self.scan_child(cache, child, expect.child(v, i), range, each, lost)?;
+                    self.scan_child(cache, child, way.child(v, i), range, each, lost)?;
                 }
             }
         }

@@ -126,6 +126,37 @@ impl Expect {
     }
 }
 
+/// The same for who only reads: the keys stay in the nodes above.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'a> {
+    level: u8,
+    low: Option<&'a Key>,
+    high: Option<&'a Key>,
+}
+
+impl<'a> Way<'a> {
+    /// To the root.
+    pub const fn root(level: u8) -> Self {
+        Self { level, low: None, high: None }
+    }
+    /// To child `i` of the node that this leads to.
+    pub fn child(self, entries: &'a [(Key, Child)], i: usize) -> Self {
+        Self {
+            level: self.level.saturating_sub(1),
+            low: entries.get(i).map(|e| &e.0),
+            high: entries.get(i + 1).map(|e| &e.0).or(self.high),
+        }
+    }
+    /// Where the keys of the node end that this leads to, if anything is behind it.
+    pub fn end(self) -> Option<Key> {
+        self.high.copied()
+    }
+    /// What the node that this leads to has to meet.
+    pub fn expect(self) -> Expect {
+        Expect { level: self.level, low: self.low.copied(), high: self.high.copied() }
+    }
+}
+
 /// What these entries of a leaf take beside the first key `new`, where it was `bytes` beside `old`. Both are not greater than
 /// any of them. Of those with the same inode, kind and fork only the distances change, and they come first, in order.
 pub(super) fn rebased(entries: &[(Key, Value)], old: &Key, new: &Key, bytes: usize) -> usize {
@@ -169,7 +200,8 @@ impl Body {
     }
     /// See invariant 4 of the module.
     pub fn bytes(&self) -> usize {
-        (0..self.len()).map(|i| self.entry_bytes(i)).sum()
+        let Some(base) = self.first_key() else { return 0 };
+        (0..self.len()).map(|i| self.entry_bytes_behind(&base, i)).sum()
     }
     fn entry_bytes(&self, i: usize) -> usize {
         self.first_key().map_or(0, |base| self.entry_bytes_behind(&base, i))
@@ -184,18 +216,24 @@ impl Body {
     /// Index at which the bytes before and after are most nearly equal, with
     /// entries on both sides.
     pub fn middle(&self) -> usize {
-        let half = self.bytes() / 2;
+        self.middle_of(self.bytes()).0
+    }
+    /// The same where it is known how many bytes there are; and how many come before.
+    fn middle_of(&self, bytes: usize) -> (usize, usize) {
+        let Some(base) = self.first_key() else { return (1, 0) };
+        let half = bytes / 2;
+        let most = self.len().saturating_sub(1).max(1);
         let (mut at, mut sum) = (0, 0);
-        while at < self.len() {
-            let next = sum + self.entry_bytes(at);
+        while at < most {
+            let next = sum + self.entry_bytes_behind(&base, at);
             // Take the entry that straddles the middle to the emptier side.
-            if next > half && next - half > half - sum.min(half) {
+            if at > 0 && next > half && next - half > half - sum.min(half) {
                 break;
             }
             sum = next;
             at += 1;
         }
-        at.clamp(1, self.len().saturating_sub(1).max(1))
+        (at, sum)
     }
     /// How many entries from the first on fit `bytes` of a node that begins with this key.
     pub fn fitting(&self, base: &Key, bytes: usize) -> usize {
@@ -211,9 +249,10 @@ impl Body {
     }
     /// Where to split so that both sides fit a node: in the middle, or before it where entries take more beside the first
     /// key than beside a later one.
-    pub fn middle_that_fits(&self) -> usize {
+    fn middle_that_fits(&self, bytes: usize) -> usize {
         let Some(base) = self.first_key() else { return 0 };
-        self.middle().min(self.fitting(&base, CAPACITY)).max(1)
+        let (at, before) = self.middle_of(bytes);
+        if before <= CAPACITY { at } else { self.fitting(&base, CAPACITY).max(1) }
     }
     /// Moves the entries from `at` on into a new body.
     pub fn split_off(&mut self, at: usize) -> Self {
@@ -279,8 +318,8 @@ impl Node {
             return None;
         }
         let at_run = inserted.and_then(|i| self.run_split(i, rightmost, fill)).filter(|at| *at > 0);
-        let at = at_run.unwrap_or_else(|| self.body.middle_that_fits());
-        let mut right = Self::new(self.tree, self.level, self.generation, self.body.split_off(at));
+        let at = at_run.unwrap_or_else(|| self.body.middle_that_fits(self.bytes));
+        let mut right = self.split_off(at);
         // The run goes on at the end of the left node or at the start of the right one.
         let run = std::mem::replace(&mut self.run, 0);
         match at_run.and(inserted) {
@@ -288,9 +327,25 @@ impl Node {
             Some(_) => right.run = run,
             None => {}
         }
-        self.bytes = self.body.bytes();
         let key = right.body.first_key()?;
         Some((key, right))
+    }
+
+    /// The entries from `at` on, as a node of their own.
+    fn split_off(&mut self, at: usize) -> Self {
+        debug_assert_eq!(self.bytes, self.body.bytes(), "a node that does not know what its entries take");
+        let base = self.body.first_key();
+        let body = self.body.split_off(at);
+        let left = self.body.bytes();
+        let bytes = match (&body, base, body.first_key()) {
+            // What they took beside the first key of all is known.
+            (Body::Leaf(v), Some(old), Some(new)) => rebased(v, &old, &new, self.bytes - left),
+            _ => body.bytes(),
+        };
+        debug_assert_eq!(bytes, body.bytes(), "a part of a node that does not know what its entries take");
+        self.bytes = left;
+        let written = OnceLock::new();
+        Self { written, last_insert: 0, run: 0, bytes, body, ..*self }
     }
 
     /// Where to split so that a run of ascending keys fills nodes: before the
