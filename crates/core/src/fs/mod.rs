@@ -32,6 +32,8 @@ mod crowded;
 mod crowded_tests;
 mod cutting;
 mod damage;
+#[cfg(test)]
+mod extents_tests;
 mod forget;
 mod growth;
 pub(crate) mod guard;

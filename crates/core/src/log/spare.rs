@@ -46,3 +46,48 @@ impl SparePartials {
         (Filling::new(bytes), summary_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A partial with so many bytes of records, and a page of `payload`.
+    fn laid_out(spare: &mut SparePartials, records: usize, payload: u8) -> AlignedBuf {
+        let mut header = PartialHeader::zeroed();
+        header.summary_blocks.set(1);
+        header.record_bytes.set(records as u32);
+        let (mut filling, zeros_from) = spare.take(2 * BLOCK_BYTES, BLOCK_BYTES);
+        filling.put(header.bytes());
+        filling.put(&vec![9; records]);
+        filling.zeros_to(zeros_from);
+        filling.keep_to(BLOCK_BYTES);
+        filling.put(&[payload; BLOCK_BYTES]);
+        filling.finish()
+    }
+
+    #[test]
+    fn nothing_of_a_partial_is_in_the_next_one() {
+        let mut spare = SparePartials::default();
+        for records in [300, 20, 1000, 999, 0, BLOCK_BYTES - PartialHeader::BYTES, 7] {
+            let bytes = laid_out(&mut spare, records, records as u8);
+            assert_eq!(bytes[..], laid_out(&mut SparePartials::default(), records, records as u8)[..], "{records}");
+            spare.give(bytes);
+            assert_eq!(spare.0.len(), 1, "it is not used again");
+        }
+    }
+
+    #[test]
+    fn another_length_is_left_alone_and_little_is_kept() {
+        let mut spare = SparePartials::default();
+        let longer = laid_out(&mut spare, 100, 1);
+        spare.give(longer);
+        // As long, but with a summary of two blocks: there is a page where it has to have zeros.
+        let (_, zeros_from) = spare.take(2 * BLOCK_BYTES, 2 * BLOCK_BYTES);
+        assert_eq!((zeros_from, spare.0.len()), (2 * BLOCK_BYTES, 1));
+        for _ in 0..2 * KEPT_MAX {
+            spare.give(AlignedBuf::zeroed(3 * BLOCK_BYTES));
+        }
+        spare.give(AlignedBuf::zeroed(KEPT_BYTES_MAX + BLOCK_BYTES));
+        assert_eq!((spare.0.len(), spare.0.iter().all(|p| p.len() == 3 * BLOCK_BYTES)), (KEPT_MAX, true));
+    }
+}
