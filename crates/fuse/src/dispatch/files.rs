@@ -23,7 +23,7 @@ pub(super) enum Written<'a> {
 }
 
 /// The handle may write.
-const HANDLE_WRITES: u64 = 1;
+pub(super) const HANDLE_WRITES: u64 = 1;
 /// The handle was opened with O_SYNC or O_DSYNC. For writes the kernel asks for
 /// the sync; for copies and for what is allocated or punched it does not.
 const HANDLE_SYNCS: u64 = 2;
@@ -70,6 +70,7 @@ impl Server {
         if !reply.value(&open).0 {
             let _ = self.release(ino, open.fh);
         }
+        self.told_attributes(ino);
     }
 
     /// Everything that may fail in opening, truncation included.
@@ -147,7 +148,7 @@ impl Server {
         };
         // The kernel drops what is refused, and tells whoever syncs or closes the file at most.
         if is_cached && matches!(accepted, Err(Error::NoSpace)) {
-            self.volume.note_lost_write(Ino(ino), args.size.into());
+            self.lost_in_cache(ino, args.size);
         }
         Ok(accepted?)
     }
@@ -244,7 +245,7 @@ impl Server {
             return answer(found, reply);
         };
         let server = self.clone();
-        self.helper.run(move || {
+        self.pages.run(move || {
             let _ = server.notifier.drop_pages_of(ino, from, to);
             answer(server.seek(ino, offset, what), reply);
         });
@@ -290,7 +291,7 @@ impl Server {
         answer(changed);
         if let Some((from, to)) = pages.filter(|_| failed) {
             let server = self.clone();
-            self.helper.run(move || _ = server.notifier.drop_pages_of(ino, from, to));
+            self.pages.run(move || _ = server.notifier.drop_pages_of(ino, from, to));
         }
     }
 
