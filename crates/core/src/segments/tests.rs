@@ -121,7 +121,7 @@ fn what_is_withheld_stays_so_when_it_is_closed_and_opened() {
     let no = SegmentNo(0);
     let opens: [fn(&mut Segments); 3] = [
         |s| s.open(SegmentNo(0)),
-        |s| drop(s.open_all()),
+        |s| _ = s.open_all(),
         |s| {
             assert!(s.renumber(&[0..1, 9..10]));
             s.open(SegmentNo(0));
