@@ -148,6 +148,8 @@ pub enum Break {
     OrphansLeft,
     /// What is reserved is reserved in one piece, however much it is.
     ReservedAtOnce,
+    /// What is zeroed is a hole: its room is for whoever comes first.
+    ZeroedGivenAway,
     /// Who looks for a hole holds the lock up to where it is.
     SeeksLocked,
     /// A truncation, or a hole, cuts off all extents in its way at once, however many they are.

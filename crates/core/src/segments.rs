@@ -7,7 +7,7 @@
 //!    replay repeats them exactly.
 //! 3. A segment emptied while generation g was the next to be written becomes
 //!    free when the *older* usable root has a generation of at least g.
-//! 4. A closed segment is never handed out.
+//! 4. A closed segment is never handed out, nor one that is withheld, until it is given back.
 //! 5. Segments on slow devices are handed out when there are no others.
 
 use crate::breaks::{Break, broken};
@@ -46,6 +46,8 @@ pub struct SegmentUse {
     pub closed: bool,
     /// It is closed because the roots do not list it yet.
     pub fresh: bool,
+    /// Somebody writes to it who has it from nobody; see [`Segments::withhold`].
+    pub withheld: bool,
 }
 
 /// What is counted of a segment, so that nobody has to look at all of them: a volume of 8 TiB has half a million.
@@ -184,6 +186,7 @@ const UNUSED: SegmentUse = SegmentUse {
     pins: 0,
     closed: false,
     fresh: false,
+    withheld: false,
 };
 
 /// All segments of a volume.
@@ -287,9 +290,9 @@ impl Segments {
     pub fn iter(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
         self.all.iter().map(|(i, s)| (SegmentNo(i), s))
     }
-    /// It may be handed out, unless it is closed or somebody has it by now.
+    /// It may be handed out, unless it is closed or withheld, or somebody has it by now.
     fn release(&mut self, i: u64) {
-        if self.all.get(i).is_some_and(|s| !s.closed && s.state == SegmentState::Free) {
+        if self.all.get(i).is_some_and(|s| !s.closed && !s.withheld && s.state == SegmentState::Free) {
             self.free.insert(i);
         }
     }
@@ -641,12 +644,17 @@ impl Segments {
     pub fn note_wiped(&mut self, segment: SegmentNo) {
         self.unwiped.remove(&segment.0);
     }
-    /// Takes a free segment out of allocation for a while; whether it was free.
+    /// Takes a free segment out of allocation for a while, whatever is closed and opened meanwhile; whether it was free.
     pub fn withhold(&mut self, segment: SegmentNo) -> bool {
-        self.free.remove(&segment.0)
+        let is_free = self.free.remove(&segment.0);
+        if is_free {
+            self.all.change(segment.0, |s| s.withheld = true);
+        }
+        is_free
     }
     /// Ends a [`Segments::withhold`].
     pub fn give_back(&mut self, segment: SegmentNo) {
+        self.all.change(segment.0, |s| s.withheld = false);
         self.release(segment.0);
     }
 }
@@ -660,13 +668,12 @@ impl Segments {
             self.free.remove(&segment.0);
         }
     }
-    /// It may be handed out again, when nothing needs it. Who withholds it gives it back himself.
+    /// It may be handed out again, when nothing needs it and nobody withholds it.
     pub fn open(&mut self, segment: SegmentNo) {
         let opened = self.all.change(segment.0, |s| {
             s.fresh = false;
             std::mem::replace(&mut s.closed, false)
         });
-        // What is open already may be withheld.
         if opened == Some(true) {
             self.closed -= 1;
             self.release(segment.0);
@@ -686,7 +693,7 @@ impl Segments {
     /// closed ones: else nothing was done.
     pub fn renumber(&mut self, numbers: &[Range<u64>]) -> bool {
         let stays = |i: u64| numbers.iter().any(|r| r.contains(&i));
-        let needed = |s: &SegmentUse| !(s.closed && s.state == SegmentState::Free && s.pins == 0);
+        let needed = |s: &SegmentUse| !(s.closed && s.state == SegmentState::Free && s.pins == 0 && !s.withheld);
         if self.iter().any(|(no, s)| !stays(no.0) && needed(s)) && !broken(Break::BandCutEarly) {
             return false;
         }

@@ -190,7 +190,7 @@ pub enum AllocateMode {
     ReserveKeepSize,
     /// Make a hole.
     Punch,
-    /// Make it read as zeros, growing the file where needed.
+    /// Make it read as zeros, with its room kept, growing the file where needed.
     Zero,
     /// Make it read as zeros without growing the file.
     ZeroKeepSize,

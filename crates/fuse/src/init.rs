@@ -48,6 +48,11 @@ impl Agreed {
     pub fn rings(self) -> bool {
         self.has(init::OVER_IO_URING)
     }
+    /// Under writeback, before a write(2) it asks for the mode of a file alone, where it does not know that, and before a read(2) past the
+    /// end for nothing: so since Linux 5.16.
+    pub fn asks_before_writes(self) -> bool {
+        self.writeback() && self.has(init::INIT_EXT)
+    }
     /// SETXATTR has its longer form.
     pub fn setxattr_ext(self) -> bool {
         self.has(init::SETXATTR_EXT)

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 const SHARDS: usize = 64;
 
@@ -136,6 +137,14 @@ struct OpenFile {
     streams: Option<u64>,
     /// The epoch in which the file was seen to carry no privileges, plus one.
     unprivileged_in: u64,
+    /// Something that the kernel kept of it was lost, and no write was told so far.
+    lost: bool,
+    /// It lost privileges since it was opened.
+    left_alone: bool,
+    /// How often the kernel was told that the attributes are out of date, as far as that is of interest.
+    notices: u32,
+    /// Until when the kernel certainly believes the attributes, but for what it was told is out of date.
+    told_until: Option<Instant>,
 }
 
 impl OpenFile {
@@ -202,6 +211,52 @@ impl OpenFiles {
     pub fn writer(&self, ino: u64) -> Option<u32> {
         self.0.shard(ino).get(&ino).map(|file| file.writer)
     }
+    /// Something that the kernel kept of it was lost.
+    pub fn lose(&self, ino: u64) {
+        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+            file.lost = true;
+            file.notices = file.notices.wrapping_add(1);
+        }
+    }
+    /// Whether it was, and nobody was told since.
+    pub fn take_lost(&self, ino: u64) -> bool {
+        self.0.shard(ino).get_mut(&ino).is_some_and(|file| std::mem::take(&mut file.lost))
+    }
+    /// The kernel is told that its attributes are out of date.
+    pub fn note_notice(&self, ino: u64) {
+        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+            file.notices = file.notices.wrapping_add(1);
+        }
+    }
+    /// How often it was so far.
+    pub fn notices(&self, ino: u64) -> u32 {
+        self.0.shard(ino).get(&ino).map_or(0, |file| file.notices)
+    }
+    /// The kernel was given attributes that it certainly believes until then, unless there were other notices meanwhile; and is
+    /// about to be told that they are out of date.
+    pub fn tell(&self, ino: u64, notices: u32, until: Instant) {
+        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+            if file.notices == notices {
+                file.told_until = Some(until);
+            }
+            file.notices = file.notices.wrapping_add(1);
+        }
+    }
+    /// Privileges were taken from the file, of which the kernel has to learn: nothing else is to tell it that attributes are out of date,
+    /// since it takes no notice of those it had asked for before.
+    pub fn leave_alone(&self, ino: u64) {
+        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+            file.left_alone = true;
+        }
+    }
+    /// Whether the file is open, and that was not so.
+    pub fn is_looked_after(&self, ino: u64) -> bool {
+        self.0.shard(ino).get(&ino).is_some_and(|file| !file.left_alone)
+    }
+    /// Whether it certainly believes them now.
+    pub fn is_told(&self, ino: u64, now: Instant) -> bool {
+        self.0.shard(ino).get(&ino).is_some_and(|file| file.told_until.is_some_and(|until| now < until))
+    }
     /// Whether the file was seen without privileges in this epoch.
     pub fn is_unprivileged(&self, ino: u64, epoch: u64) -> bool {
         self.0.shard(ino).get(&ino).is_some_and(|file| file.unprivileged_in == epoch + 1)
@@ -267,6 +322,30 @@ mod tests {
         files.set_unprivileged(7, 0);
         assert!(!files.is_unprivileged(7, 0));
         assert_eq!(files.writer(7), None);
+    }
+
+    #[test]
+    fn what_was_lost_is_told_once_and_what_the_kernel_believes_is_known() {
+        let (files, now) = (OpenFiles::new(), Instant::now());
+        let later = now + std::time::Duration::from_secs(9);
+        files.lose(7);
+        assert!(!files.take_lost(7) && !files.is_looked_after(7), "closed");
+        let number = files.open(7, 1, false);
+        files.lose(7);
+        assert!(files.take_lost(7) && !files.take_lost(7));
+        assert!(!files.is_told(7, now));
+        let asked = files.notices(7);
+        files.lose(7);
+        files.tell(7, asked, later);
+        assert!(!files.is_told(7, now), "it took no notice of the answer");
+        files.tell(7, files.notices(7), later);
+        assert!(files.is_told(7, now) && !files.is_told(7, later));
+        assert!(files.is_looked_after(7));
+        files.leave_alone(7);
+        assert!(!files.is_looked_after(7));
+        files.close(7, number, false);
+        files.open(7, 1, false);
+        assert!(files.is_looked_after(7) && !files.take_lost(7) && !files.is_told(7, now));
     }
 
     #[test]

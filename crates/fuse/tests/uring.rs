@@ -4,18 +4,21 @@
 
 mod common;
 
+use common::raw;
 use common::real::Real;
 use common::suite::{content, names};
 use common::toy::Toy;
 use common::{Mounted, errno, mount, noise};
 use nenrin_core::{At, MkfsOptions};
-use nenrin_fuse::{Volume, Way};
+use nenrin_fuse::{Cache, SessionOptions, Volume, Way};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -166,6 +169,89 @@ fn large_transfers_come_whole() {
     m.end();
     drop(on);
     fs.close().unwrap();
+}
+
+/// More than the ring of one processor has entries.
+const WAITING: usize = 80;
+
+/// Who asks at once for what needs pages of the kernel, of so many files of which it keeps some, all from one processor: each is
+/// answered, though what the kernel sends takes an entry as well.
+fn all_are_answered<T: Send>(ask: fn(&Path, &File) -> T) -> Option<Vec<T>> {
+    let on = On::new()?;
+    // What is started from here on asks one queue.
+    raw::stay_on_one_cpu();
+    let toy = Arc::new(Toy::telling_later());
+    let change = |options: &mut SessionOptions| (options.way, options.cache) = (Way::Uring, Cache::WriteBack);
+    let m = mount(toy.clone(), At::Live, |_, options| change(options))?;
+    if m.way() != Way::Uring {
+        common::left_out(format_args!("io_uring cannot be used here"));
+        return None;
+    }
+    let files: Vec<_> = (0..WAITING)
+        .map(|n| {
+            let dir = m.join(&format!("d{n}"));
+            fs::create_dir(&dir).unwrap();
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(dir.join("f")).unwrap();
+            file.write_all_at(&[1; 4096], 1 << 20).unwrap();
+            (dir, file)
+        })
+        .collect();
+    let answered = AtomicUsize::new(0);
+    let answers = thread::scope(|scope| {
+        let asking: Vec<_> = files
+            .iter()
+            .map(|(dir, file)| {
+                scope.spawn(|| {
+                    let answer = ask(dir, file);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                    answer
+                })
+            })
+            .collect();
+        // What comes first waits, until all are asking.
+        thread::sleep(Duration::from_millis(500));
+        let since = Instant::now();
+        while answered.load(Ordering::Relaxed) < WAITING {
+            toy.tell();
+            thread::sleep(Duration::from_millis(1));
+            if since.elapsed() > Duration::from_secs(10) {
+                let answered = answered.load(Ordering::Relaxed);
+                // Lest all wait for ever.
+                raw::abort(m.root());
+                panic!("{answered} of {WAITING} were answered");
+            }
+        }
+        asking.into_iter().map(|asking| asking.join().unwrap()).collect()
+    });
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                toy.tell();
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        drop(files);
+        m.end();
+        over.store(true, Ordering::Relaxed);
+    });
+    drop(on);
+    Some(answers)
+}
+
+/// Nor are they told of a hole where something is that the kernel has not sent.
+#[test]
+fn looking_for_holes_leaves_entries_for_what_it_waits_for() {
+    let Some(found) = all_are_answered(|_, file| raw::lseek(file, 0, libc::SEEK_DATA)) else { return };
+    let refused = |e: &std::io::Error| e.raw_os_error() == Some(libc::EINVAL);
+    assert!(found.iter().all(|found| found.as_ref().map_or_else(refused, |at| *at == 1 << 20)), "{found:?}");
+    assert!(found.iter().filter(|found| found.is_ok()).count() >= 16, "{found:?}");
+}
+
+#[test]
+fn links_leave_entries_for_what_they_wait_for() {
+    let Some(linked) = all_are_answered(|dir, _| fs::hard_link(dir.join("f"), dir.join("g"))) else { return };
+    linked.into_iter().for_each(Result::unwrap);
 }
 
 /// The end comes while requests are under way, and while entries are with workers only.

@@ -64,6 +64,7 @@ mod space_tests;
 mod submit;
 mod usage;
 mod write;
+mod zeroing;
 
 use crate::breaks::{Break, broken};
 use crate::content::{Content, File, SparePages};

@@ -211,18 +211,7 @@ impl Fs {
     /// Reserves space for the blocks of `[offset, end)` that hold nothing. Much is reserved in steps, with a commit after each: where
     /// others take meanwhile what is left, what was reserved stays.
     pub(super) fn reserve(&self, writer: Writer, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
-        let (mut at, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-        // All of it is refused before any is reserved.
-        let mut inner = self.room_to_reserve(ino, at, last)?;
-        loop {
-            at = inner.reserve_some(self, ino, at, last)?;
-            if at == last {
-                break;
-            }
-            drop(inner);
-            self.hold_ranges(ino, RESERVED_RANGES_MAX)?;
-            inner = self.room_to_reserve(ino, at, (at + STEP_BLOCKS).min(last))?;
-        }
+        let mut inner = self.reserve_blocks(ino, offset / BLOCK, end.div_ceil(BLOCK))?;
         let wall = self.clock.wall();
         let content = inner.content_mut(self, ino)?;
         if grow && end > content.size {
@@ -233,6 +222,21 @@ impl Fs {
         }
         content.version += 1;
         Ok(())
+    }
+
+    /// Reserves what holds nothing of the file blocks `[at, last)`; the lock, under which the last of it was.
+    pub(super) fn reserve_blocks(&self, ino: Ino, mut at: u64, last: u64) -> Result<Guard<'_>> {
+        // All of it is refused before any is reserved.
+        let mut inner = self.room_to_reserve(ino, at, last)?;
+        loop {
+            at = inner.reserve_some(self, ino, at, last)?;
+            if at == last {
+                return Ok(inner);
+            }
+            drop(inner);
+            self.hold_ranges(ino, RESERVED_RANGES_MAX)?;
+            inner = self.room_to_reserve(ino, at, (at + STEP_BLOCKS).min(last))?;
+        }
     }
 
     /// The lock, with room to reserve what holds nothing of the file blocks `[first, last)`.

@@ -457,23 +457,21 @@ impl Fs {
         }
     }
 
-    /// Makes `[offset, end)` read as zeros, where what is reserved stays so.
-    fn zero_range(&self, writer: Writer, ino: Ino, mut offset: u64, end: u64, grow: bool) -> Result<()> {
-        // One piece where nothing is reserved.
-        while self.lock().promised() > 0 && end - offset > ZEROED_BYTES_MAX {
-            let next = (offset + ZEROED_BYTES_MAX) / BLOCK * BLOCK;
-            self.clear_but(Keeps::Promises, writer, ino, offset, next, false)?;
-            offset = next;
-        }
-        self.clear_but(Keeps::Promises, writer, ino, offset, end, grow)
-    }
-
     /// Makes `[offset, end)` read as zeros, and lets go of what is reserved in it.
     pub(super) fn clear(&self, writer: Writer, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
-        self.clear_but(Keeps::Nothing, writer, ino, offset, end, grow)
+        self.clear_but(Keeps::Nothing, writer, ino, offset, end, grow).map(drop)
     }
 
-    fn clear_but(&self, keeps: Keeps, writer: Writer, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+    /// Makes `[offset, end)` read as zeros. False, and nothing was done, where there is no room to keep what is to be kept.
+    pub(super) fn clear_but(
+        &self,
+        keeps: Keeps,
+        writer: Writer,
+        ino: Ino,
+        offset: u64,
+        end: u64,
+        grow: bool,
+    ) -> Result<bool> {
         // Only blocks cut in part need their other bytes, and nothing is behind the end.
         let edges = |size: u64| match end.min(size) {
             stop if offset >= stop => Vec::new(),
@@ -481,17 +479,20 @@ impl Fs {
             stop => cut_blocks(offset, stop),
         };
         let cut = Cut::Within(offset.div_ceil(BLOCK), end / BLOCK);
-        let mut inner = self.room_and_pages_to_cut(Room::Removal, ino, &edges, cut)?;
+        let (room, kept) = match keeps {
+            Keeps::Nothing => (Room::Removal, 0),
+            Keeps::All(blocks) => (Room::Promise(blocks), blocks),
+        };
+        let mut inner = self.room_and_pages_to_cut(room, ino, &edges, cut)?;
+        if kept > 0 && inner.reservable(self) < kept {
+            return Ok(false);
+        }
         inner.content_ahead(ino, offset / BLOCK, end.div_ceil(BLOCK))?;
         let wall = self.clock.wall();
         let size = inner.content_mut(self, ino)?.size;
         let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
         let whole = (offset.div_ceil(BLOCK), whole_end);
-        let mut kept = Vec::new();
         if whole.0 < whole.1 {
-            if keeps == Keeps::Promises {
-                kept = inner.promises(ino, whole.0, whole.1)?;
-            }
             inner.note_cut(ino, whole.0, whole.1)?;
             inner.promise_ends(ino, whole.0, whole.1)?;
         }
@@ -508,7 +509,9 @@ impl Fs {
             let mut behind = rest.split_off(&whole.1);
             content.pages.append(&mut behind);
             content.overlay.set(whole.0, whole.1, Over::Hole);
-            kept.iter().for_each(|(from, to)| content.reserve_hole(*from, *to));
+            if kept > 0 {
+                content.reserve_hole(whole.0, whole.1);
+            }
         }
         if grow {
             content.size = content.size.max(end);
@@ -517,22 +520,21 @@ impl Fs {
         content.version += 1;
         let after = content.pages.len();
         inner.pages = inner.pages + after as u64 - before as u64;
-        inner.promise(ino, kept.iter().map(|(from, to)| to - from).sum::<u64>() as i64);
+        if kept > 0 {
+            inner.promise(ino, whole.1.saturating_sub(whole.0) as i64);
+        }
         inner.unpin_dead(self, ino);
-        Ok(())
+        Ok(true)
     }
 }
 
 /// What stays of a range that is to read as zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keeps {
+pub(super) enum Keeps {
     Nothing,
-    /// What is reserved, and nothing was written to yet.
-    Promises,
+    /// The room of these many blocks at most: whole ones are reserved from then on.
+    All(u64),
 }
-
-/// Bytes zeroed in one piece where something is reserved: what that is is looked up.
-const ZEROED_BYTES_MAX: u64 = 4 << 30;
 
 /// Blocks of which `[from, to)` covers a part only.
 fn cut_blocks(from: u64, to: u64) -> Vec<u64> {

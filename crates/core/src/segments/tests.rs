@@ -103,17 +103,48 @@ fn it_is_counted_after_loading_and_renumbering_too() {
     assert_eq!((s.needed_blocks(), s.promotable_count()), (0, 4));
 }
 
-/// Whoever withheld a segment gives it back; if somebody has it by then, it stays his.
+/// Whoever withheld a segment gives it back; if somebody has it by then, it stays his. (Closing and opening it gives it to nobody:
+/// it did, and what was written to it was then zeroed by who withheld it.)
 #[test]
 fn what_somebody_has_is_not_given_back() {
     let mut s = Segments::new(std::slice::from_ref(&(0..2)), 600, Generation(3));
     assert!(s.withhold(SegmentNo(0)));
-    s.close(SegmentNo(0));
-    s.open(SegmentNo(0));
-    let given: Vec<_> = (0..2).map(|_| s.allocate(KIND_DATA, Time(1))).collect();
-    assert!(given.contains(&Some(SegmentNo(0))), "{given:?}");
+    s.add_live(Addr::new(SegmentNo(0), 1), 5);
     s.give_back(SegmentNo(0));
+    let given: Vec<_> = (0..2).map(|_| s.allocate(KIND_DATA, Time(1))).collect();
+    assert_eq!(given, [Some(SegmentNo(1)), None]);
+}
+
+/// Whatever happens meanwhile, only giving it back ends it.
+#[test]
+fn what_is_withheld_stays_so_when_it_is_closed_and_opened() {
+    let no = SegmentNo(0);
+    let opens: [fn(&mut Segments); 3] = [
+        |s| s.open(SegmentNo(0)),
+        |s| _ = s.open_all(),
+        |s| {
+            assert!(s.renumber(&[0..1, 9..10]));
+            s.open(SegmentNo(0));
+        },
+    ];
+    for open in opens {
+        let mut s = Segments::new(std::slice::from_ref(&(0..1)), 600, Generation(3));
+        assert!(s.withhold(no));
+        s.close(no);
+        open(&mut s);
+        assert_eq!(s.allocate(KIND_DATA, Time(1)), None);
+        assert!(!s.withhold(no), "somebody has it");
+        s.give_back(no);
+        assert_eq!(s.allocate(KIND_DATA, Time(1)), Some(no));
+    }
+    // Closed meanwhile it stays closed.
+    let mut s = Segments::new(std::slice::from_ref(&(0..1)), 600, Generation(3));
+    assert!(s.withhold(no));
+    s.close(no);
+    assert!(!s.renumber(&[]), "somebody writes to it");
+    s.give_back(no);
     assert_eq!(s.allocate(KIND_DATA, Time(1)), None);
+    assert!(s.renumber(&[]));
 }
 
 /// What is opened that was open already stays withheld.

@@ -70,3 +70,4 @@ mod unnamed;
 mod unreadable;
 mod versions;
 mod write_cost;
+mod zeroing;

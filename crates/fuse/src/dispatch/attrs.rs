@@ -154,6 +154,7 @@ impl Server {
         if killed != 0 {
             let kill = SetAttr { kill_privileges: true, mode: Some(mode), ..Default::default() };
             self.volume.setattr(Ino(ino), &kill)?;
+            self.open_files.leave_alone(ino);
             // The kernel thinks it knows the mode, and would run the file with it.
             let _ = self.notifier.drop_attributes(ino);
         }

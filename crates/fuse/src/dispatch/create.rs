@@ -188,6 +188,7 @@ impl Server {
             let _ = self.release(ino, open.fh);
             self.forget(ino, 1);
         }
+        self.told_attributes(ino);
     }
 }
 

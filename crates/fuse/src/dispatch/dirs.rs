@@ -30,8 +30,9 @@ impl Server {
             Err(e) => return reply.error(e),
         };
         if !reply.bytes(&listing.into_bytes()).0 {
-            told.into_iter().for_each(|ino| self.forget(ino, 1));
+            told.iter().for_each(|ino| self.forget(*ino, 1));
         }
+        told.into_iter().for_each(|ino| self.told_attributes(ino));
     }
 
     /// Once for a listing, however many requests it takes.

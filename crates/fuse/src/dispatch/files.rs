@@ -23,7 +23,7 @@ pub(super) enum Written<'a> {
 }
 
 /// The handle may write.
-const HANDLE_WRITES: u64 = 1;
+pub(super) const HANDLE_WRITES: u64 = 1;
 /// The handle was opened with O_SYNC or O_DSYNC. For writes the kernel asks for
 /// the sync; for copies and for what is allocated or punched it does not.
 const HANDLE_SYNCS: u64 = 2;
@@ -70,6 +70,7 @@ impl Server {
         if !reply.value(&open).0 {
             let _ = self.release(ino, open.fh);
         }
+        self.told_attributes(ino);
     }
 
     /// Everything that may fail in opening, truncation included.
@@ -147,7 +148,7 @@ impl Server {
         };
         // The kernel drops what is refused, and tells whoever syncs or closes the file at most.
         if is_cached && matches!(accepted, Err(Error::NoSpace)) {
-            self.volume.note_lost_write(Ino(ino), args.size.into());
+            self.lost_in_cache(ino, args.size);
         }
         Ok(accepted?)
     }
@@ -231,7 +232,8 @@ impl Server {
     }
 
     /// The kernel asks without sending what it keeps: it would be told of holes where data waits, and a copying program would leave
-    /// that out. So what would be told as a hole is brought in, and then looked at again. The rest stays in the page cache.
+    /// that out. So what would be told as a hole is brought in, and then looked at again. The rest stays in the page cache. Where too
+    /// many wait for that, no hole is told.
     pub(super) fn lseek(self: &Arc<Self>, ino: u64, offset: u64, whence: u32, reply: Reply) {
         let what = match whence as i32 {
             libc::SEEK_DATA => Seek::Data,
@@ -244,10 +246,25 @@ impl Server {
             return answer(found, reply);
         };
         let server = self.clone();
-        self.helper.run(move || {
+        self.after_pages(move |waits| {
+            if !waits {
+                return answer(server.seek_without_holes(ino, offset, what), reply);
+            }
             let _ = server.notifier.drop_pages_of(ino, from, to);
             answer(server.seek(ino, offset, what), reply);
         });
+    }
+
+    /// As if all of a file were content. Under writeback the kernel alone knows where it ends, so there that is refused as by a file
+    /// system that knows no holes; a program then reads everything.
+    fn seek_without_holes(&self, ino: u64, offset: u64, what: Seek) -> Result<u64> {
+        let end = self.attr_of(ino)?.size;
+        match what {
+            _ if self.agreed.writeback() => Err(Errno(libc::EINVAL)),
+            _ if offset >= end => Err(Errno(libc::ENXIO)),
+            Seek::Data => Ok(offset),
+            Seek::Hole => Ok(end),
+        }
     }
 
     fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<u64> {
@@ -290,7 +307,7 @@ impl Server {
         answer(changed);
         if let Some((from, to)) = pages.filter(|_| failed) {
             let server = self.clone();
-            self.helper.run(move || _ = server.notifier.drop_pages_of(ino, from, to));
+            self.pages.run(move || _ = server.notifier.drop_pages_of(ino, from, to));
         }
     }
 

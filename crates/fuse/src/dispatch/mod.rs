@@ -16,6 +16,7 @@
 
 mod attrs;
 mod create;
+mod crowd;
 mod dirs;
 mod files;
 mod names;
@@ -46,7 +47,7 @@ use nenrin_core::{At, Attr, Error, Fs, XattrMode};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -95,8 +96,12 @@ pub(crate) struct Server {
     /// For names that first need pages of their files: they wait for nobody's syncs and questions, since the kernel locks directories
     /// meanwhile.
     names: Helper,
-    /// Requests that wait for that.
+    /// For what else first needs pages, or has some dropped: syncs do not wait for those.
+    pages: Helper,
+    /// Requests that wait for pages.
     bringing: AtomicUsize,
+    /// Something that the kernel kept was lost for want of room, and there is little still.
+    crowded: AtomicBool,
     requests: Requests,
     nodes: Nodes,
     views: Views,
@@ -179,7 +184,9 @@ impl Server {
             notifier,
             helper: Helper::new(),
             names: Helper::new(),
+            pages: Helper::new(),
             bringing: AtomicUsize::new(0),
+            crowded: AtomicBool::new(false),
             requests: Requests::new(),
             nodes: Nodes::new(),
             views: Views::new(RandomState::new().hash_one(ROOT_NODE) as u32),
@@ -288,12 +295,16 @@ impl Server {
                 forgets.for_each(|one| self.forget(one.nodeid, one.nlookup));
                 reply.none();
             }
-            Op::Getattr => reply.result(self.getattr(node)),
-            Op::Statx => reply.result(self.statx(node)),
+            Op::Getattr { fh } => self.answer_getattr(node, fh, reply),
+            Op::Statx => {
+                reply.result(self.statx(node));
+                self.told_attributes(node);
+            }
             Op::Setattr(change) => {
                 let (server, cut) = (self.clone(), change.set.size.map(|size| (size, None)));
                 self.with_pages(&self.granted_by_attributes(node, &change.set), move || {
                     server.answer_part(node, cut, server.setattr(&head, &change), |result| reply.result(result));
+                    server.told_attributes(node);
                 });
             }
             Op::Access { mask } => reply.done(self.access(&head, mask)),
@@ -365,6 +376,7 @@ impl Server {
         // It may still leave something to the others.
         self.behind.finish();
         self.names.finish();
+        self.pages.finish();
         self.helper.finish();
         self.nodes.drain().into_iter().for_each(|ino| self.volume.release(Ino(ino)));
         self.views.drain(&*self.volume);
@@ -404,6 +416,7 @@ impl Server {
                 if !reply.value(&self.entry(&attr)).0 {
                     self.forget(attr.ino.0, 1);
                 }
+                self.told_attributes(attr.ino.0);
             }
             Err(e) => reply.error(e),
         }

@@ -16,8 +16,9 @@ const CHANGE: u32 = perm::WRITE | perm::EXECUTE;
 struct Waits(Arc<Server>);
 
 impl Waits {
-    /// Unless so many do.
-    fn begin(server: &Arc<Server>, most: usize) -> Option<Self> {
+    /// Unless too many do: what the kernel sends takes an entry of a ring, of which each that waits has one until it is answered.
+    fn begin(server: &Arc<Server>) -> Option<Self> {
+        let most = if server.agreed.rings() { crate::ring::DEPTH as usize / 2 } else { usize::MAX };
         let one_more = |n: usize| (n < most).then_some(n + 1);
         let begun = server.bringing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         begun.ok().map(|_| Self(server.clone()))
@@ -114,13 +115,21 @@ impl Server {
         if inos.is_empty() {
             return change();
         }
-        // What the kernel sends takes an entry of a ring, of which each that waits here has one until it is answered.
-        let most = if self.agreed.rings() { crate::ring::DEPTH as usize / 2 } else { usize::MAX };
-        let Some(waits) = Waits::begin(self, most) else { return change() };
+        let Some(waits) = Waits::begin(self) else { return change() };
         let inos = inos.to_vec();
         self.names.run(move || {
             waits.0.bring_in(&inos);
             change();
+        });
+    }
+
+    /// Runs `answer` where it may wait for pages of a file, for which no directory is locked; or at once, and tells it so, where too
+    /// many wait already.
+    pub(super) fn after_pages(self: &Arc<Self>, answer: impl FnOnce(bool) + Send + 'static) {
+        let Some(waits) = Waits::begin(self) else { return answer(false) };
+        self.pages.run(move || {
+            answer(true);
+            drop(waits);
         });
     }
 

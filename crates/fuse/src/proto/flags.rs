@@ -50,6 +50,9 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
+/// GETATTR names a handle.
+pub const GETATTR_FH: u32 = 1 << 0;
+
 /// Which fields of a SETATTR count.
 pub mod setattr {
     /// mode

@@ -7,7 +7,7 @@
 //!    receiver's buffer.
 
 use super::abi::{self, InHeader};
-use super::flags::{self, Opcode, setattr};
+use super::flags::{self, GETATTR_FH, Opcode, setattr};
 use nenrin_core::{SetAttr, SetTime};
 use nenrin_format::Time;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -36,7 +36,10 @@ pub enum Op<'a> {
         nlookup: u64,
     },
     BatchForget(Forgets<'a>),
-    Getattr,
+    /// For this handle, where the kernel says for which.
+    Getattr {
+        fh: Option<u64>,
+    },
     Statx,
     Setattr(Setattr),
     Readlink,
@@ -279,7 +282,10 @@ fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<
             let head: abi::BatchForgetIn = b.take()?;
             Op::BatchForget(Forgets { rest: b.0, left: head.count })
         }
-        Opcode::Getattr => Op::Getattr,
+        Opcode::Getattr => {
+            let abi::GetattrIn { flags, fh, .. } = b.take()?;
+            Op::Getattr { fh: (flags & GETATTR_FH != 0).then_some(fh) }
+        }
         Opcode::Statx => Op::Statx,
         Opcode::Setattr => Op::Setattr(Setattr::new(&b.take()?)),
         Opcode::Readlink => Op::Readlink,

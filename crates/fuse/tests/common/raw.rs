@@ -106,6 +106,28 @@ pub fn link_fd(f: &File, new: &Path) -> io::Result<()> {
     check(r.into()).map(drop)
 }
 
+/// Ends a FUSE mount: who waits for it gets an error.
+pub fn abort(p: &Path) {
+    for how in [libc::MNT_FORCE, libc::MNT_DETACH] {
+        // SAFETY: the pointer is to a live string. The first says that it is busy, and ends it all the same.
+        unsafe { libc::umount2(path(p).as_ptr(), how) };
+    }
+}
+
+/// This thread, and those that it starts, run on the first processor that it may use.
+pub fn stay_on_one_cpu() {
+    // SAFETY: zero is a valid set; both calls are told how long it is, and the macros write within it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let bytes = size_of::<libc::cpu_set_t>();
+        check(libc::sched_getaffinity(0, bytes, &raw mut set).into()).unwrap();
+        let first = (0..8 * bytes).find(|cpu| libc::CPU_ISSET(*cpu, &set)).unwrap();
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(first, &mut one);
+        check(libc::sched_setaffinity(0, bytes, &raw const one).into()).unwrap();
+    }
+}
+
 pub fn geteuid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() }

@@ -76,6 +76,16 @@ impl Promises {
                 let fresh = touched(*offset, *bytes).filter(|b| !file.touched.contains(b));
                 file.reserved.extend(fresh);
             }
+            Op::Allocate { mode: AllocateMode::Zero | AllocateMode::ZeroKeepSize, offset, bytes, .. } => {
+                let all = touched(*offset, *bytes);
+                // What held something may hold zeros.
+                file.touch(all.start..(all.start + 1).min(all.end));
+                file.touch(all.end.saturating_sub(1).max(all.start)..all.end);
+                if done {
+                    let fresh: Vec<u64> = all.filter(|b| !file.touched.contains(b)).collect();
+                    file.reserved.extend(fresh);
+                }
+            }
             Op::Allocate { offset, bytes, .. } => {
                 let all = touched(*offset, *bytes);
                 // Cut in part, they may have become content.

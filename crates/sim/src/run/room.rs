@@ -59,7 +59,7 @@ fn asks(op: &Op, model: &Model) -> Asks {
             Some(to) if to < size(*ino) => Asks::Removal,
             _ => Asks::Room(2),
         },
-        Op::Allocate { mode: AllocateMode::Reserve | AllocateMode::ReserveKeepSize, offset, bytes, .. } => {
+        Op::Allocate { mode, offset, bytes, .. } if *mode != AllocateMode::Punch => {
             let blocks = covering(*offset, *bytes);
             Asks::Room(blocks + blocks / 8)
         }
@@ -77,7 +77,7 @@ impl<S: Subject> Run<S> {
     pub(super) fn look_at_room(&mut self, op: &Op, start: usize) -> Result<Option<Before>, String> {
         let asks = asks(op, self.model()?);
         let Some((available, segment_blocks)) = self.fs()?.room() else { return Ok(None) };
-        let reserves = matches!(op, Op::Allocate { mode: AllocateMode::Reserve | AllocateMode::ReserveKeepSize, .. });
+        let reserves = matches!(op, Op::Allocate { mode, .. } if *mode != AllocateMode::Punch);
         let segments = if reserves { RESERVING_SEGMENTS } else { MARGIN_SEGMENTS };
         // Nodes that hold little take as much room as others until they are written.
         let nodes = if self.options.node_bytes_max < NODE_BYTES { WIDE_SHARE } else { 1 };
