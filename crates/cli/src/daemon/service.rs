@@ -90,8 +90,8 @@ pub(super) struct Mounted {
 }
 
 pub(super) struct State {
-    /// Gone once the volume was closed.
-    fs: Option<Arc<Fs>>,
+    /// Gone once the volume is being closed.
+    pub(super) fs: Option<Arc<Fs>>,
     pub mounts: Vec<Mounted>,
     next_number: u64,
     closing: bool,
