@@ -150,7 +150,7 @@ fn text_of_other_tools() {
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines.len(), 3);
     // Who has only these lines is told what they lack.
-    fs::write(&file, format!("{BLKPARSE}nonsense of another tool\n")).unwrap();
+    fs::write(&file, format!("{BLKPARSE}  8,0 is not understood\n")).unwrap();
     let out = nenrin(["trace", "report", "--csv", &file]);
     assert!(out.code == 0 && out.stdout.lines().count() == 3, "{out:?}");
     assert!(out.stderr.contains("1 lines not understood"), "{out:?}");
