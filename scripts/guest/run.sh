@@ -5,7 +5,8 @@
 # counts and bytes are what they are. GUEST_ACCEL=kvm where that works. GUEST_DISKS=N: so many
 # disks of that size, written in full, GUEST_LIMIT=OPTIONS: QEMU's throttle for each of them, as
 # throttling.iops-total=200; GUEST_FILES: more files for the job, found in /host;
-# GUEST_CPUS=N processors (2).
+# GUEST_CPUS=N processors (2). OUT has to be new, empty, or from an earlier run, of which it
+# deletes what every run has.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
@@ -15,9 +16,13 @@ case $gib in *M) mib=${gib%M} ;; *) mib=$((gib * 1024)) ;; esac
 nenrin=${NENRIN:-$PWD/target/release/nenrin}
 [ -e "$dir/base.cpio" ] || fail "run.sh: scripts/guest/setup.sh $dir comes first"
 [ -x "$nenrin" ] || fail "run.sh: $nenrin is missing: make build"
-rm -rf "$2"
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
+# What somebody has there stays: it is told by the mark of an earlier run, and only what those make goes.
+mark=.nenrin-guest
+[ -e "$out/$mark" ] || [ -z "$(ls -A "$out")" ] || fail "run.sh: $out is not empty, and not from an earlier run: name another directory"
+: >"$out/$mark"
+for name in nenrin job console qemu started out err code dmesg; do rm -f "$out/$name"; done
 cp "$nenrin" "$out/nenrin"
 cp "$job" "$out/job"
 # shellcheck disable=SC2086

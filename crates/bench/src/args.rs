@@ -45,7 +45,7 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
                           them gives the size, whatever --size says
   --limit-iops N          write (and read) requests per second of each device, by the blkio controller
   --limit-bps SIZE        bytes per second of each device, likewise
-  --dir DIR               image files and mount points, on a real disk (default ./bench-results/work)
+  --dir DIR               image files and mount points, on a real disk, in nenrin-bench below it (default ./bench-results/work)
   --out DIR               results.json and results.md (default ./bench-results)
   --keep-images           leaves the fully written image files for the next run
   --nice N                priority of the harness and of all daemons, -20 to 19 (default 0); on a machine that is never

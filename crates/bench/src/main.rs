@@ -14,6 +14,7 @@ mod gate;
 mod limit;
 mod machine;
 mod measured;
+mod place;
 mod report;
 mod schema;
 mod site;
@@ -24,7 +25,7 @@ mod watchdog;
 mod workload;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ use std::process::ExitCode;
 use crate::args::{Config, Task};
 use crate::contender::Contender;
 use crate::error::{Doing, Error, Result};
+use crate::place::WorkDirectory;
 use crate::schema::Results;
 use crate::workload::{Group, groups};
 
@@ -78,67 +80,6 @@ fn render(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The work directory: locked, and emptied of what this run made when dropped.
-struct WorkDirectory {
-    path: PathBuf,
-    /// It was not there before, and goes when it is empty.
-    is_made: bool,
-    keep_images: bool,
-    _lock: File,
-}
-
-impl WorkDirectory {
-    fn open(path: &Path, keep_images: bool) -> Result<Self> {
-        let is_made = !path.exists();
-        fs::create_dir_all(path).doing(|| format!("making {}", path.display()))?;
-        let path = path.canonicalize().doing(|| format!("looking at {}", path.display()))?;
-        let lock = File::create(path.join("lock")).doing(|| "making the lock".to_owned())?;
-        sys::try_lock(&lock).map_err(|_| {
-            Error::Refused(format!("another benchmark works in {}; wait for it or give --dir", path.display()))
-        })?;
-        let directory = Self { path, is_made, keep_images, _lock: lock };
-        directory.clear_leftovers();
-        Ok(directory)
-    }
-
-    /// Unmounts and detaches what an earlier run left here when it was killed. Whoever holds the lock owns all of it.
-    fn clear_leftovers(&self) {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        for point in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
-            if Path::new(point).parent() == Some(&self.path) {
-                eprintln!("nenrin-bench: unmounting {point}, left by an earlier run");
-                command::best_effort("unmounting", command::run(&["umount", "-l", point]));
-            }
-        }
-        let Ok(blocks) = fs::read_dir("/sys/block") else { return };
-        for entry in blocks.flatten() {
-            let backing = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-            if Path::new(backing.trim()).parent() == Some(&self.path) {
-                let device = Path::new("/dev").join(entry.file_name());
-                eprintln!("nenrin-bench: detaching {}, left by an earlier run", device.display());
-                disk::detach(&device);
-            }
-        }
-    }
-}
-
-impl Drop for WorkDirectory {
-    fn drop(&mut self) {
-        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let image = name.starts_with("image-") && !self.keep_images;
-            if image || name.starts_with("log-") || name == "lock" {
-                command::best_effort("removing a file of this run", fs::remove_file(entry.path()));
-            }
-        }
-        if self.is_made && !self.keep_images {
-            // Fails when somebody else put something there, which then stays.
-            let _ = fs::remove_dir(&self.path);
-        }
-    }
-}
-
 /// Contenders of a group that can run here; the others are noted.
 fn able(group: &Group, config: &Config, notes: &mut BTreeSet<String>) -> Result<Vec<Contender>> {
     let named: Result<Vec<Contender>> = group.contenders.iter().map(|name| Contender::parse(name)).collect();
@@ -159,8 +100,7 @@ fn able(group: &Group, config: &Config, notes: &mut BTreeSet<String>) -> Result<
 
 fn check_space(work: &Path, config: &Config, most: usize) -> Result<()> {
     let space = sys::space(work).doing(|| format!("asking for the space of {}", work.display()))?;
-    let there: u64 =
-        (0..most).filter_map(|slot| fs::metadata(work.join(format!("image-{slot}.img"))).ok()).map(|m| m.len()).sum();
+    let there: u64 = (0..most).filter_map(|slot| fs::metadata(place::image(work, slot)).ok()).map(|m| m.len()).sum();
     let needed = (most as u64 * config.plan.device_bytes).saturating_sub(there) + (1 << 30);
     if needed > space.available {
         return Err(Error::Refused(format!(

@@ -15,7 +15,7 @@ use crate::command::{self, run, run_with};
 use crate::contender::{Contender, Kind, Layout, Tools};
 use crate::disk::{Counters, Disk};
 use crate::error::{Doing, Error, Result};
-use crate::{machine, sys};
+use crate::{machine, place, sys};
 
 const MOUNT_LIMIT: Duration = Duration::from_secs(60);
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);
@@ -59,9 +59,9 @@ log_priority info
 impl Site {
     /// A site that is neither made nor mounted.
     pub fn new(contender: Contender, disk: Disk, more: Vec<Disk>, tools: Tools, work: &Path) -> Result<Self> {
-        let point = work.join(format!("mnt-{}", contender.name));
+        let point = place::mount_point(work, &contender.name);
         fs::create_dir_all(&point).doing(|| format!("making {}", point.display()))?;
-        let log = work.join(format!("log-{}.txt", contender.name));
+        let log = place::log(work, &contender.name);
         Ok(Self { contender, disk, more, tools, point, log, mounted: false, daemon: None, cleanerd: None })
     }
 

@@ -22,9 +22,9 @@ use crate::machine::{self, Processors};
 use crate::schema::{Entry, PerOperation, Row, Sample};
 use crate::site::{CLEANERD_SETTINGS, Site};
 use crate::stats::{Summary, latency, round_ratios, summarize};
-use crate::sys;
 use crate::watchdog::Watchdog;
 use crate::workload::{Group, Plan, RowSpec, Turn, Workload, targets_of};
+use crate::{place, sys};
 
 const SLICE_LIMIT: Duration = Duration::from_secs(120);
 const PREPARE_LIMIT: Duration = Duration::from_secs(1800);
@@ -163,7 +163,7 @@ impl Bench {
     fn disk(&self, slot: usize) -> Result<Disk> {
         match self.devices.get(slot) {
             Some(device) => Disk::given(device),
-            None => Disk::make(&self.work.join(format!("image-{slot}.img")), self.plan.device_bytes),
+            None => Disk::make(&place::image(&self.work, slot), self.plan.device_bytes),
         }
     }
 

@@ -39,9 +39,7 @@ pub fn is_write_protected(e: &DeviceError) -> bool {
 /// One line: what, where, what to do.
 pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
     let text = match error {
-        DeviceError::Os(libc::ENOENT) => {
-            "no such file or device; nenrin mkfs --size SIZE makes a volume in a new file".to_owned()
-        }
+        DeviceError::Os(libc::ENOENT) => "no such file or device".to_owned(),
         DeviceError::Os(libc::EACCES | libc::EPERM) => {
             let what = if mode.read_only { "read" } else { "write" };
             format!("permission denied: you may not {what} it; run this as its owner or as root")
@@ -115,6 +113,17 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
         );
     }
     Fail::at(path.display(), text)
+}
+
+/// The path of a device that this process has open, by the name that the library knows it by: of a path that is no text, some of it.
+pub fn path_of(name: &str) -> PathBuf {
+    let path = PathBuf::from(name);
+    if !name.contains(char::REPLACEMENT_CHARACTER) || path.exists() {
+        return path;
+    }
+    let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let mut open = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+    open.find(|to| to.display().to_string() == name).unwrap_or(path)
 }
 
 /// What tells one device from another, whatever path leads to it.

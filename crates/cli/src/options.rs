@@ -10,6 +10,7 @@ use crate::sys;
 use nenrin_core::{BEAT_NANOS, Barrier, Mmp, Order};
 use nenrin_fuse::{Cache, Way};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Everything -o can say.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +43,8 @@ pub struct Options {
     pub noatime: bool,
     /// The directory may have entries.
     pub nonempty: bool,
+    /// Where to log, absolute.
+    pub log: Option<PathBuf>,
     /// Change a mount that is there.
     pub remount: bool,
     /// Each option that was given: its name, and all of it.
@@ -67,6 +70,7 @@ impl Options {
             ("degraded", core.degraded.to_string()),
             ("mmp", core.mmp.is_some().to_string()),
             ("own_check", self.own_check.to_string()),
+            ("log", self.log.as_ref().map_or_else(String::new, |path| path.display().to_string())),
         ];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -246,6 +250,10 @@ pub const OPTIONS: &[OptionInfo] = &[
         o.nonempty = true;
         Ok(())
     }),
+    with("log", "FILE", |o, v| {
+        o.log = Some(std::path::absolute(v).map_err(|_| "the name of a file is needed")?);
+        Ok(())
+    }),
     flag("remount", |o, _| {
         o.remount = true;
         Ok(())
@@ -403,6 +411,7 @@ mod tests {
         assert_eq!(parse_one("at=10 minutes ago").unwrap().past.as_deref(), Some("10 minutes ago"));
         assert_eq!(parse_one("cp=7").unwrap().past.as_deref(), Some("7"));
         assert!(parse_one("norecovery").unwrap().core.read_only);
+        assert_eq!(parse_one("log=/var/log/work").unwrap().log.as_deref(), Some(std::path::Path::new("/var/log/work")));
     }
 
     #[test]
@@ -456,6 +465,7 @@ mod tests {
             ("checkpoint=2d", "seconds are needed"),
             ("cache-size=12", "at least 1M"),
             ("cache-size=big", "a size is needed"),
+            ("log=", "the name of a file is needed"),
             ("order=strict,cache=writeback", "exclude each other"),
             ("own_check,allow_other", "own_check excludes allow_other"),
             ("norecovery,cp=1", "excludes"),

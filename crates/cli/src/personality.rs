@@ -3,7 +3,7 @@
 //!
 //! | name | called by | arguments |
 //! |---|---|---|
-//! | mount.nenrin, mount.fuse.nenrin | mount(8), fstab | DEVICE DIR [-sfnv] [-N ns] [-o OPTIONS] [-t TYPE] |
+//! | mount.nenrin, mount.fuse.nenrin | mount(8), fstab | DEVICE DIR [-sfnvrw] [-N ns] [-o OPTIONS] [-t TYPE] |
 //! | umount.nenrin, umount.fuse.nenrin | umount(8) | DIR [-flnrv] [-N ns] [-t TYPE] |
 //! | mkfs.nenrin | mkfs(8) | as `nenrin mkfs` |
 //! | fsck.nenrin | fsck(8), at boot | [-apyn] DEVICE |
@@ -73,7 +73,9 @@ fn mount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
             lexopt::Arg::Short('o') => call.options.push(text_value(parser)?),
             lexopt::Arg::Short('f') => fake = true,
             // Sloppy: unknown options are ignored by who supports it. We rather say what is wrong.
-            lexopt::Arg::Short('s' | 'n' | 'v' | 'r' | 'w') => {}
+            lexopt::Arg::Short('s' | 'n' | 'v') => {}
+            lexopt::Arg::Short('r') => call.options.push("ro".to_owned()),
+            lexopt::Arg::Short('w') => call.options.push("rw".to_owned()),
             lexopt::Arg::Short('t' | 'N') => drop(parser.value()?),
             other => return Err(Fail::from(other.unexpected())),
         }

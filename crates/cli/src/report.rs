@@ -11,7 +11,8 @@ use crate::opening;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::space::SpaceData;
-use crate::{states, when};
+use crate::states::{self, no_text};
+use crate::{device, when};
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
@@ -22,6 +23,7 @@ use nenrin_format::superblock::Scrubbed;
 use nenrin_format::{BLOCK_BYTES, Ino};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// What a failed write means for who uses the volume.
@@ -209,6 +211,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         label: String::from_utf8_lossy(&sb.label).into_owned(),
         uuid: show_uuid(&sb.uuid),
         device: device.display().to_string(),
+        device_bytes: no_text(device.as_os_str().as_bytes()),
         format: nenrin_format::features::VERSION,
         profile: sb.profile.name().into(),
         devices: devices(fs),
@@ -429,20 +432,7 @@ pub fn forget(fs: &Fs, status: Option<ForgetStatus>) -> ForgetData {
 
 /// What is wrong, one line each.
 pub fn problems(fs: &Fs) -> Vec<String> {
-    let status = fs.join_status();
-    let absent = fs.health().into_iter().filter(|d| d.standing != Standing::Active);
-    let absent = absent.map(|d| {
-        let name = d.name.map_or_else(String::new, |n| format!(" ({n})"));
-        let why = d.why.map_or_else(String::new, |w| format!(": {w}"));
-        let number = d.index + 1;
-        match status.as_ref().filter(|s| s.index == d.index).map(progress) {
-            Some(progress) => {
-                let until = "until then what is written has no second copy";
-                format!("device {number}{name} is being brought up to date, {progress}: {until}")
-            }
-            None => format!("device {number}{name} is absent, so what is written has no second copy{why}"),
-        }
-    });
+    let absent = absent(fs).into_iter().map(|(_, text)| text);
     let failed = fs.health().into_iter().filter_map(|d| {
         let name = d.name.map_or_else(String::new, |n| format!(" ({n})"));
         Some(format!("device {}{name} failed, and no other has all that it has: {}", d.index + 1, d.failed?))
@@ -451,6 +441,26 @@ pub fn problems(fs: &Fs) -> Vec<String> {
     let damage = damage.into_iter().chain(damaged_reads(fs)).chain(lost_writes(fs));
     let slots = opening::slots_problem(fs);
     fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).chain(slots).collect()
+}
+
+/// Devices without which what is written has no second copy, and that in one line.
+pub fn absent(fs: &Fs) -> Vec<(u16, String)> {
+    let status = fs.join_status();
+    let absent = fs.health().into_iter().filter(|d| d.standing != Standing::Active);
+    let told = absent.map(|d| {
+        let name = d.name.map_or_else(String::new, |n| format!(" ({n})"));
+        let why = d.why.map_or_else(String::new, |w| format!(": {w}"));
+        let number = d.index + 1;
+        let text = match status.as_ref().filter(|s| s.index == d.index).map(progress) {
+            Some(progress) => {
+                let until = "until then what is written has no second copy";
+                format!("device {number}{name} is being brought up to date, {progress}: {until}")
+            }
+            None => format!("device {number}{name} is absent, so what is written has no second copy{why}"),
+        };
+        (d.index, text)
+    });
+    told.collect()
 }
 
 /// Reads that were refused because of damage, with what could not be read of the first few files.
@@ -503,7 +513,7 @@ pub fn scrub_problem(found: &Scrubbed) -> Option<String> {
 }
 
 /// The last scrub as data.
-fn scrubbed(found: &Scrubbed) -> ScrubbedData {
+pub fn scrubbed(found: &Scrubbed) -> ScrubbedData {
     ScrubbedData {
         ended_at: when::show_rfc3339(found.ended_at.0),
         nanos: found.ended_at.0,
@@ -580,6 +590,7 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
         state: state(&d).to_owned(),
         why: why(&d).or_else(|| d.failed.clone()).or_else(|| slow(&d)).or(d.why),
         slow_since: d.slow_since.map(|at| when::show_rfc3339(at.0)),
+        path_bytes: d.name.as_deref().and_then(|n| no_text(device::path_of(n).as_os_str().as_bytes())),
         path: d.name,
         uuid: show_uuid(&d.uuid),
         bytes: d.bytes,

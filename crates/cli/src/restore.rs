@@ -479,8 +479,10 @@ impl<'a> Work<'a> {
         if is_made {
             let is_link = meta.file_type().is_symlink();
             self.copied.permissions_lost += u64::from(mode.is_none() && !is_link);
+            // Of a device node the past shows none, whether they are others now or not.
+            let is_device = meta.file_type().is_char_device() || meta.file_type().is_block_device();
             let is_more = |mode: u32| mode & 0o7777 != meta.mode() & 0o7777 || has_list != has_access_list(&xattrs);
-            self.copied.permissions_back += u64::from(mode.is_some_and(is_more) && !is_link);
+            self.copied.permissions_back += u64::from(mode.is_some_and(is_more) && !is_link && !is_device);
             let unfit = self.attributes(to, &meta, mode, &xattrs)?;
             if !unfit.is_empty() {
                 self.unfit.push(Unfit { path: from.to_owned(), attributes: unfit });

@@ -140,6 +140,16 @@ pub fn block_ending_signals() -> io::Result<()> {
     }
 }
 
+/// Takes that back for this thread: one that has come ends the process.
+pub fn allow_ending_signals() -> io::Result<()> {
+    let set = ending_signals();
+    // SAFETY: the pointer is to a live set; the old one is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(e)),
+    }
+}
+
 /// Signals that mean nothing to a daemon, and whose default is to end it, are ignored: a volume is not lost to a timer that it
 /// inherited, nor to a limit of its caller.
 pub fn ignore_stray_signals() {
@@ -356,15 +366,10 @@ pub fn shut_down(listener: &impl AsRawFd) {
 /// Has a child get the signals that are blocked here, and the one that is ignored.
 pub fn unblock_in_child(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
-    let set = ending_signals();
-    let unblock = move || {
+    let unblock = || {
         // SAFETY: SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
-        // SAFETY: the pointer is to a live set; the old one is not asked for.
-        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
-            0 => Ok(()),
-            e => Err(io::Error::from_raw_os_error(e)),
-        }
+        allow_ending_signals()
     };
     // SAFETY: between fork and exec only signal and pthread_sigmask are called, which may be called there.
     unsafe { command.pre_exec(unblock) };

@@ -212,6 +212,7 @@ fn as_value(report: &CheckReport) -> Value {
         "errors": report.errors,
         "notes": report.notes,
         "what_to_do": next(report),
+        "scrubbed": report.scrubbed.as_ref().map(report::scrubbed),
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
         "counts": {
             "inodes": c.inodes,

@@ -36,6 +36,7 @@ pub const COMMAND: Command = Command {
             failed, or misses something; a mount that has it brings it up to date. leaving, shrinking: what lies on it, or behind\n\
             its new end, is being moved. slow: others wait for it, and do more than four times as much without it, so what is new goes to\n\
             these while there is room (under single and stripe). An image that was deleted or renamed while mounted says so.\n\
+            Under single and stripe a device that is added is no second copy of anything, and no profile can be changed later.\n\
             Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under the others\n\
             everything, so that all of it is spread over all devices. It goes on in the background when the command is interrupted,\n\
             and with the next mount; the volume is whole all the time. A device to be removed can be told by its number, also when\n\

@@ -1,7 +1,7 @@
 //! What `nenrin device add`, `device remove` and `nenrin resize` have in common: they wait until space is laid anew.
 
 use super::{forget, mkfs};
-use crate::control::{Client, LayingData, Request};
+use crate::control::{Client, LayingData, Request, VolumeInfo};
 use crate::device;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
@@ -47,6 +47,12 @@ pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outco
         Request::DeviceAdd { device: device::absolute(device), uuid: mkfs::random_uuid().at("/dev/urandom")? };
     let owner = target.owner()?;
     let number: u16 = owner.call(&request).map_err(|why| not_added(why, &prepared, place, device))?;
+    let info: Result<VolumeInfo, Fail> = owner.call(&Request::Info);
+    if let Some(profile) = info.ok().map(|info| info.profile).filter(|p| ["single", "stripe"].contains(&p.as_str())) {
+        output::notice(format!(
+            "under {profile} a device that is added is no second copy of anything, and the profile cannot be changed"
+        ));
+    }
     let which = format!("device {number} ({})", device.display());
     let done = format!("{which} is added");
     follow(

@@ -2,7 +2,7 @@
 
 use crate::command::{Command, arguments, text_value};
 use crate::device::{self, Device};
-use crate::error::{At, Fail, Outcome};
+use crate::error::{At, Fail, INTERRUPTED, Outcome};
 use crate::output::{self, Progress};
 use crate::size::{parse_bytes, show_bytes};
 use crate::{clock, mounts, report, signature, sys};
@@ -34,7 +34,7 @@ pub const COMMAND: Command = Command {
     ],
     notes: "mirror keeps two copies of everything, on different devices, and goes on without any one of them. So does parity, on three\n\
             or more, with room for all but one of them. stripe spreads everything over all devices and bears no loss, as single.\n\
-            Devices may differ in size.\n\
+            Devices may differ in size. No profile can be changed later: under single and stripe a device that is added is no second copy.\n\
             A device that was used before needs --force, unless its first 256K are zeros, as after blkdiscard on most, and nothing\n\
             that is known (a second partition table, RAID, ZFS) is marked at its end.\n\
             An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
@@ -150,6 +150,8 @@ impl Made {
 }
 
 fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
+    // Whoever ends this finds no files that are half made.
+    sys::block_ending_signals().at("signals")?;
     let all = look_at_all(paths, wishes)?;
     let place = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(",");
     let refused = |e: nenrin_core::Error| device::describe_volume(Path::new(&place), None, &e);
@@ -284,6 +286,7 @@ pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: b
         let text = format!("has {had} bytes, more than --size says; make it shorter, or leave --size away");
         return Err(Fail::at(path.display(), text));
     }
+    sys::block_ending_signals().at("signals")?;
     let mut made = Made::default();
     let ready = sized(vec![looked], &wishes, &mut made).and_then(|devices| {
         // What is new of it becomes the host's for good.
@@ -293,10 +296,14 @@ pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: b
             .filter(|_| grown)
             .try_for_each(|d| fill(path, d, had.next_multiple_of(BLOCK_BYTES as u64)..bytes))
     });
+    let ready = ready.and_then(|()| not_interrupted(path));
     if ready.is_err() {
         made.take_back();
     }
-    ready.map(|()| Prepared(made))
+    ready?;
+    // From here on it goes on without us.
+    sys::allow_ending_signals().at("signals")?;
+    Ok(Prepared(made))
 }
 
 /// Whether something new there would be a device, as in /dev, but not in what is mounted below it, as /dev/shm.
@@ -385,12 +392,21 @@ fn fill(path: &Path, device: &Device, range: Range<u64>) -> Result<(), Fail> {
     let mut progress = Progress::new();
     let mut offset = range.start;
     while offset < range.end {
+        not_interrupted(path)?;
         let now = STEP_BYTES.min(range.end - offset);
         zero(path, device, offset, now)?;
         offset += now;
         progress.at("allocating", offset, range.end);
     }
     device.flush().map_err(|e| full(path, &e))
+}
+
+/// Fails where somebody has asked for the end.
+fn not_interrupted(path: &Path) -> Result<(), Fail> {
+    match sys::ending_signal_waits() {
+        true => Err(Fail::at(path.display(), "interrupted").with_code(INTERRUPTED)),
+        false => Ok(()),
+    }
 }
 
 fn zero(path: &Path, device: &Device, offset: u64, bytes: u64) -> Result<(), Fail> {

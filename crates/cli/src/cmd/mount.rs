@@ -36,6 +36,7 @@ pub const COMMAND: Command = Command {
 \x20 commit=SECONDS       everything is committed within this time (1; 0.2 at least)\n\
 \x20 checkpoint=SECONDS   an unnamed checkpoint is cut this often (5; 0: never)\n\
 \x20 cache-size=SIZE      memory for the index (96M)\n\
+\x20 log=FILE             as --log FILE, for fstab\n\
 \x20 noatime, relatime, discard, norecovery, allow_other, nonempty\n\
 \x20 degraded             go on without a device that the others can stand in for (mirror, parity)\n\
 \x20 mmp                  another host that reaches the devices is refused while this one has the volume;\n\
@@ -111,7 +112,7 @@ pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
             return done;
         }
     }
-    let log = call.log.as_deref().map(std::path::absolute).transpose().at("log file")?;
+    let log = call.log.as_deref().or(options.log.as_deref()).map(std::path::absolute).transpose().at("log file")?;
     if call.foreground {
         let source = path.to_owned();
         return daemon::run(&Plan { device, source, directory, options, log, report_start: call.report_start });
@@ -125,8 +126,8 @@ fn ask_owner(call: &Call, device: &Path, source: &Path, directory: &Path, when: 
     if owner.hello.closing {
         return None;
     }
-    if call.foreground || call.log.is_some() {
-        let text = "the volume is mounted, and its owner shows the past as well, with a log of its own; leave out -f and --log";
+    if call.foreground || call.log.is_some() || o.log.is_some() {
+        let text = "the volume is mounted, and its owner shows the past as well, with a log of its own; leave out -f, --log and log=";
         return Some(Err(Fail::usage(format!("{}: {text}", source.display()))));
     }
     let when = match when::for_owner(when, clock::now()) {

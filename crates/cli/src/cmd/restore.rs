@@ -17,9 +17,10 @@ use crate::{mounts, states, sys, when};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::fs::{self, Metadata};
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// The command.
@@ -223,6 +224,47 @@ fn is_around_us(dest: &Path) -> bool {
     is_directory && here.unwrap_or(false)
 }
 
+/// Who uses something in a directory that is to be replaced, so that he goes on with what was there.
+fn users_of(spot: &Spot, there: There) -> Vec<String> {
+    if there != There::Goes || !fs::symlink_metadata(spot.there()).is_ok_and(|m| m.is_dir()) {
+        return Vec::new();
+    }
+    spot.real_parent().map_or_else(|_| Vec::new(), |real| mounts::users(&real.join(spot.name())))
+}
+
+/// What SQLite begins a database with.
+const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+
+fn begins_with(path: &Path, magic: &[u8]) -> bool {
+    let mut head = vec![0; magic.len()];
+    let opened = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    opened.is_ok_and(|mut file| file.read_exact(&mut head).is_ok()) && head == magic
+}
+
+/// Logs beside a database that came back which are not those of its state: SQLite would apply them to it.
+fn tell_stray_logs(dest: &Path, from: &Path) {
+    let with = |path: &Path, suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        fs::symlink_metadata(name).ok().filter(|m| m.is_file() && m.len() > 0)
+    };
+    let is_stray = |suffix: &&str| {
+        let then = with(from, suffix);
+        let same =
+            |now: &Metadata| then.is_some_and(|t| (t.len(), t.modified().ok()) == (now.len(), now.modified().ok()));
+        with(dest, suffix).is_some_and(|now| !same(&now))
+    };
+    let stray: Vec<&str> = ["-wal", "-journal"].into_iter().filter(is_stray).collect();
+    if stray.is_empty() || !begins_with(dest, SQLITE_MAGIC) {
+        return;
+    }
+    for suffix in stray {
+        let text =
+            "beside it belongs to what was there before; restore or remove it, too, before anything opens the database";
+        output::notice(format!("{}{suffix} {text}", printable(&dest.display().to_string())));
+    }
+}
+
 fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
@@ -381,6 +423,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     if !force && spot.is_taken() {
         return Err(restore::exists(dest, is_same_volume));
     }
+    let users = users_of(&spot, there);
     // Whoever ends this finds nothing half done.
     sys::block_ending_signals().at("signals")?;
     let from = then.path();
@@ -416,6 +459,11 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
             .map_err(|e| restore::with_way_out(e, dest, is_same_volume))
             .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
+    if !users.is_empty() {
+        let text = "what is open there is what was replaced, and what is written to it is lost";
+        output::notice(format!("{} was in use by {}: {text}", dest.display(), users.join(", ")));
+    }
+    tell_stray_logs(dest, &from);
     let place_of = |p: &Path| match p.strip_prefix(&from) {
         Ok(below) if below.as_os_str().is_empty() => path.to_owned(),
         below => path.join(below.unwrap_or(p)),

@@ -87,11 +87,13 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     } else {
         show(path, &data);
     }
-    Ok(match (data.has_losses, data.copies_damaged) {
+    let code = match (data.has_losses, data.copies_damaged) {
         (true, _) => super::check::DAMAGED,
         (false, 0) => 0,
         (false, _) => 1,
-    })
+    };
+    // Nobody takes for mended what could not be told.
+    output::failed().map_or(Ok(code), |why| Err(could_not(why)))
 }
 
 /// How far it came, for who ends it.

@@ -25,6 +25,8 @@ pub struct Client {
     socket: PathBuf,
     uid: u32,
     patience: Patience,
+    /// It did not answer any more, and may still answer what was asked then.
+    is_silent: bool,
 }
 
 /// What came of asking at a socket.
@@ -51,7 +53,14 @@ impl Client {
             Err(silent::no_answer(peer.pid))
         };
         match call(&mut stream, &Request::Hello, &mut |()| (), waits) {
-            Ok(hello) => Heard::Answer(Box::new(Self { stream, hello, socket: socket.to_owned(), uid, patience })),
+            Ok(hello) => Heard::Answer(Box::new(Self {
+                stream,
+                hello,
+                socket: socket.to_owned(),
+                uid,
+                patience,
+                is_silent: false,
+            })),
             Err(_) if is_silent => Heard::Silence(peer.pid),
             Err(_) => Heard::Nothing,
         }
@@ -74,17 +83,18 @@ impl Client {
         request: &Request,
         each: &mut dyn FnMut(P),
     ) -> Result<T, Fail> {
-        let Self { stream, hello, socket, uid, patience } = self;
+        let Self { stream, hello, socket, uid, patience, is_silent } = self;
         let (begun, pid) = (Instant::now(), hello.pid);
         stream.get_ref().set_read_timeout(Some(patience.step)).map_err(|e| gone(&e))?;
         // What takes its time goes on for as long as somebody is there, who answers others.
         let waits = &mut || {
             let of_others = Patience { hello: patience.alive, ..*patience };
             if let Heard::Silence(pid) = Self::connect(socket, *uid, of_others) {
+                *is_silent = true;
                 return Err(silent::no_answer(pid));
             }
-            let is_over = request.is_quick() && begun.elapsed() >= patience.quick;
-            if is_over { Err(silent::no_news(pid, patience.quick)) } else { Ok(()) }
+            *is_silent = request.is_quick() && begun.elapsed() >= patience.quick;
+            if *is_silent { Err(silent::no_news(pid, patience.quick)) } else { Ok(()) }
         };
         call(stream, request, each, waits)
     }
@@ -101,9 +111,14 @@ impl Client {
         ended
     }
 
-    /// Whether the owner lets go of the volume, or has ended: why something that was asked of it failed.
-    pub fn has_left(&mut self) -> bool {
-        self.has_ended() || self.call::<Hello>(&Request::Hello).map_or(true, |hello| hello.closing)
+    /// Whether the owner lets go of the volume, or has done so and ended: why something that was asked of it failed. One that is silent,
+    /// or was killed, has not.
+    fn has_left(&mut self) -> bool {
+        if self.is_silent {
+            return false;
+        }
+        let is_closing = !self.has_ended() && self.call::<Hello>(&Request::Hello).is_ok_and(|hello| hello.closing);
+        is_closing || self.has_ended() && !self.hello.mounts.iter().any(|m| mounts::is_dead(Path::new(&m.directory)))
     }
 
     /// A failure of something long, where the volume was unmounted meanwhile: `what` is told then.

@@ -568,6 +568,9 @@ pub struct DeviceData {
     pub number: u16,
     /// Where it is, when it is there.
     pub path: Option<String>,
+    /// The bytes of that, where it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
     /// Its identity within the volume.
     pub uuid: String,
     /// Its bytes, as far as they are used.
@@ -599,6 +602,9 @@ pub struct VolumeInfo {
     pub uuid: String,
     /// Path of its device.
     pub device: String,
+    /// The bytes of that, where it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_bytes: Option<Vec<u8>>,
     /// Format version of this program.
     pub format: u16,
     /// Layout over devices.

@@ -31,7 +31,7 @@ fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
     let number = text.parse::<u16>().ok();
     let identity = device::identity(Path::new(text)).ok();
     let is_it = |d: &&DeviceHealth| {
-        let same = d.name.as_ref().and_then(|n| device::identity(Path::new(n)).ok());
+        let same = d.name.as_ref().and_then(|n| device::identity(&device::path_of(n)).ok());
         number == Some(d.index + 1) || identity.is_some() && same == identity || d.name.as_deref() == Some(text)
     };
     let found = all.iter().find(is_it).cloned();
@@ -129,7 +129,7 @@ impl Service {
         let name = d.name.as_deref().ok_or_else(|| Fail::new(format!("device {} is absent", d.index + 1)))?;
         // One at a time: who fails takes back what he made longer.
         let mut to_cut = self.to_cut();
-        let file = self.opened(Path::new(name))?;
+        let file = self.opened(&device::path_of(name))?;
         let meta = file.metadata().at(name)?;
         let there = device::bytes_of(&file).at(name)?;
         let bytes = bytes.unwrap_or(there) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;

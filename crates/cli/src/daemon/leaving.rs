@@ -5,6 +5,7 @@ use super::watch::Problem;
 use crate::control::{Answer, Released};
 use crate::error::Fail;
 use crate::mounts;
+use nenrin_core::Fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -23,11 +24,7 @@ impl Service {
     pub(super) fn umount(self: &Arc<Self>, directory: &Path, force: bool) -> Result<Answer, Fail> {
         let (number, device) = self.shown_at(directory)?;
         // What cannot be committed is reported, and keeps nobody from leaving.
-        self.bring_in();
-        let fs = self.fs()?;
-        let synced = if fs.options().read_only { Ok(()) } else { fs.sync_all() };
-        let synced = synced.map_err(|e| Fail::at(self.path.display(), e));
-        drop(fs);
+        let synced = self.committed(Some(&*self.fs()?));
         let warnings = self.may_leave(directory, force)?;
         leave(directory, &device)?;
         let released = self.await_release(number, &device, "", warnings);
@@ -60,19 +57,28 @@ impl Service {
         }
     }
 
-    /// Waits for the release where what was unmounted was the last mount; but not where it is shown or used elsewhere, too. `here`: what
-    /// is said of places that this process sees.
+    /// Waits for the release where what was unmounted was the last mount; but not where it is shown or used elsewhere, too: then what
+    /// came until it left is committed. `here`: what is said of places that this process sees.
     fn await_release(&self, number: u64, device: &str, here: &str, warnings: Vec<String>) -> Result<Answer, Fail> {
         let stays = self.await_end(number, device, here);
         let mut state = self.lock();
-        while state.mounts.is_empty() && state.closed.is_none() {
+        // Who has begun to close commits, too.
+        while (state.mounts.is_empty() || state.fs.is_none()) && state.closed.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let closed = state.closed.clone();
+        let (closed, fs) = (state.closed.clone(), state.fs.clone());
         drop(state);
-        let released = Released { released: closed.is_some(), mounts: self.mounts(), stays, warnings };
-        closed.unwrap_or(Ok(()))?;
-        Ok(Answer::of(released))
+        let is_released = closed.is_some();
+        closed.unwrap_or_else(|| self.committed(fs.as_deref()))?;
+        drop(fs);
+        Ok(Answer::of(Released { released: is_released, mounts: self.mounts(), stays, warnings }))
+    }
+
+    /// Makes durable what programs have written by now, through any mount.
+    fn committed(&self, fs: Option<&Fs>) -> Result<(), Fail> {
+        let Some(fs) = fs.filter(|fs| !fs.options().read_only) else { return Ok(()) };
+        self.bring_in();
+        fs.sync_all().map_err(|e| Fail::at(self.path.display(), e))
     }
 
     /// The mount that a directory shows, be it by a bind mount: its number, and that of its file system.

@@ -16,7 +16,7 @@ fn index_of(fs: &Fs, text: &str) -> Result<u16, Fail> {
     let identity = device::identity(Path::new(text)).ok();
     let all = fs.health();
     let found = all.iter().find(|d| {
-        let same = d.name.as_ref().and_then(|n| device::identity(Path::new(n)).ok());
+        let same = d.name.as_ref().and_then(|n| device::identity(&device::path_of(n)).ok());
         number == Some(d.index + 1) || identity.is_some() && same == identity || d.name.as_deref() == Some(text)
     });
     found.map(|d| d.index).ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))

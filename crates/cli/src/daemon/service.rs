@@ -14,7 +14,7 @@ use crate::mended::Mended;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::output::printable;
-use crate::{diff, past, report, states, when};
+use crate::{device, diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
 use nenrin_format::superblock::Profile;
 use nenrin_format::{Cno, Ino};
@@ -47,7 +47,7 @@ fn watches_of(fs: &Fs, before: &[Watch]) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
     let stands_in = matches!(fs.superblock().profile, Profile::Mirror | Profile::Parity);
     there
-        .filter_map(|d| Some(Watch::anew(before, Path::new(&d.name?), d.uuid, (d.index, d.bytes), stands_in)))
+        .filter_map(|d| Some(Watch::anew(before, &device::path_of(&d.name?), d.uuid, (d.index, d.bytes), stands_in)))
         .collect()
 }
 
@@ -90,8 +90,8 @@ pub(super) struct Mounted {
 }
 
 pub(super) struct State {
-    /// Gone once the volume was closed.
-    fs: Option<Arc<Fs>>,
+    /// Gone once the volume is being closed.
+    pub(super) fs: Option<Arc<Fs>>,
     pub mounts: Vec<Mounted>,
     next_number: u64,
     closing: bool,
@@ -115,6 +115,8 @@ pub(super) struct State {
     rest_logged: Option<Instant>,
     /// Devices that were slow when it was last looked at.
     slow: Vec<u16>,
+    /// Devices that were absent, or not up to date, then.
+    absent: Vec<u16>,
     /// The device that was being brought up to date then, and where it is if it takes the place of another.
     joining: Option<(u16, Option<String>)>,
 }
@@ -173,6 +175,7 @@ impl Service {
             mended,
             rest_logged: None,
             slow: Vec::new(),
+            absent: Vec::new(),
             joining: None,
         };
         Self {
@@ -472,6 +475,14 @@ impl Service {
             drop(state);
             self.log.line(&format!("{}: {text}", self.path.display()));
         }
+    }
+
+    /// Logs once which devices are missing, so that what is written has no second copy.
+    pub fn note_absent(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let now = report::absent(&fs);
+        let before = std::mem::replace(&mut self.lock().absent, now.iter().map(|(index, _)| *index).collect());
+        now.iter().filter(|(index, _)| !before.contains(index)).for_each(|(_, text)| self.log.line(text));
     }
 
     /// Logs what became of a device that was brought up to date, or was to take the place of another.

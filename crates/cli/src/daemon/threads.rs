@@ -127,6 +127,7 @@ fn ticking(presence: Presence) -> Work {
             service.note_mended(false);
             service.note_let_go();
             service.note_rest();
+            service.note_absent();
             service.note_joined();
             service.cut_in_background();
         }

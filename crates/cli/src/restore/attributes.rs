@@ -99,9 +99,10 @@ pub fn set_xattrs(to: &Path, xattrs: &[Xattr], is_same_volume: bool) -> Result<N
             Err(e) if name.as_c_str() == ACCESS_LIST && (e == Errno::PERM || is_unfit(e)) => {
                 not_taken.without_list = Some(without_list(value));
             }
-            // trusted.* and security.* are root's.
-            Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
-            Err(e) if is_unfit(e) => {
+            // These are root's, and of the machine.
+            Err(Errno::PERM | Errno::OPNOTSUPP) if name.to_bytes().starts_with(b"security.") => {}
+            Err(Errno::PERM) if name.to_bytes().starts_with(b"trusted.") => {}
+            Err(e) if is_unfit(e) || e == Errno::PERM && !name.to_bytes().starts_with(b"user.") => {
                 not_taken.unfit.push(format!("{} ({} bytes: {e})", name.to_string_lossy(), value.len()));
             }
             Err(e) => return Err(Fail::at(to.display(), e)),

@@ -449,7 +449,9 @@ fn devices_of_a_mounted_volume_change() {
     place.mount("").ok();
     let (mnt, b) = (place.text("mnt"), place.text("b"));
     fs::write(place.path("mnt/f"), vec![7; 3 << 20]).unwrap();
-    let added = nenrin(["device", "add", "--size", SIZE, "--json", &mnt, &b]).json();
+    let added = nenrin(["device", "add", "--size", SIZE, "--json", &mnt, &b]);
+    assert!(added.stderr.contains("under single a device that is added is no second copy"), "{added:?}");
+    let added = added.json();
     assert_eq!((added["done"].as_bool(), added["segments_left"].as_u64()), (Some(true), Some(0)));
     nenrin(["device", "add", &mnt, &b]).fails(1, &["mounted"]);
     nenrin(["device", "remove", &mnt, "3"]).fails(1, &["no device of this volume"]);

@@ -70,10 +70,15 @@ fn what_takes_the_place_of_a_missing_device_is_copied_and_told() {
     mirror(&place);
     let mnt = place.sub("mnt");
     fs::remove_file(place.path("b")).unwrap();
-    nenrin(["mount", "-o", "degraded", &place.text("a"), &mnt]).ok();
+    let log = place.text("log");
+    nenrin(["mount", "-o", &format!("degraded,log={log}"), &place.text("a"), &mnt]).ok();
     let content = vec![0x5a; 5 << 20];
     fs::write(place.path("mnt/f"), &content).unwrap();
     fs::File::open(place.path("mnt/f")).unwrap().sync_all().unwrap();
+    let lost = || {
+        fs::read_to_string(&log).unwrap().matches("device 2 is absent, so what is written has no second copy").count()
+    };
+    wait_until("it is logged", || lost() == 1);
     // What is not there yet is made before, and how is said.
     let c = place.text("c");
     nenrin(["device", "replace", &mnt, "2", &c]).fails(1, &[&c, "is not there", "fallocate -l 32M"]);
@@ -81,6 +86,7 @@ fn what_takes_the_place_of_a_missing_device_is_copied_and_told() {
     let told = nenrin(["device", "replace", "--json", &mnt, "2", &c]).json();
     assert!(told["bytes"].as_u64().unwrap() >= 5 << 20, "{told}");
     place.umount().ok();
+    assert_eq!(lost(), 1, "once");
     fs::remove_file(place.path("a")).unwrap();
     nenrin(["mount", "-o", "degraded", &c, &mnt]).ok();
     assert!(fs::read(place.path("mnt/f")).unwrap() == content);

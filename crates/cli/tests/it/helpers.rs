@@ -54,6 +54,12 @@ fn mount_helper() {
     mount("mount.fuse.nenrin", &[&image, &mnt, "-n", "-s", "-v", "-o", "ro"]).ok();
     assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"again");
     place.umount().ok();
+    mount("mount.nenrin", &[&image, &mnt, "-r"]).ok();
+    assert_eq!(fs::write(place.path("mnt/note"), b"x").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    place.umount().ok();
+    mount("mount.nenrin", &[&image, &mnt, "-o", "ro", "-w"]).ok();
+    fs::write(place.path("mnt/note"), b"again").unwrap();
+    place.umount().ok();
     // -f is fake here, as mount(8) means it.
     mount("mount.nenrin", &["-f", &image, &mnt]).ok();
     assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));

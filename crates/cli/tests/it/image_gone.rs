@@ -75,3 +75,29 @@ fn what_others_have_is_unmounted() {
     nenrin(["umount", &mnt]).fails(1, &["not unmounted", "a was deleted"]);
     nenrin(["umount", "--force", &mnt]).ok();
 }
+
+/// A path that is no text is found again, and told with its bytes.
+#[test]
+fn an_image_whose_path_is_no_text_is_where_it_was() {
+    use std::os::unix::ffi::OsStrExt;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let name = std::ffi::OsStr::from_bytes(b"image-\xff");
+    let (image, mnt) = (place.path("").join(name), place.sub("mnt"));
+    let args = |words: &[&str], end: &[&std::ffi::OsStr]| {
+        nenrin(words.iter().map(std::ffi::OsStr::new).chain(end.iter().copied()).collect::<Vec<_>>())
+    };
+    args(&["mkfs", "--size", SIZE], &[image.as_os_str()]).ok();
+    args(&["mount"], &[image.as_os_str(), mnt.as_ref()]).ok();
+    let bytes = serde_json::json!(fs::canonicalize(&image).unwrap().as_os_str().as_bytes());
+    let info = place.info();
+    assert_eq!(info["problems"], serde_json::json!([]), "{info}");
+    assert_eq!((&info["device_bytes"], &info["devices"][0]["path_bytes"]), (&bytes, &bytes));
+    assert_eq!(nenrin(["device", "list", "--json", &mnt]).json()[0]["path_bytes"], bytes);
+    nenrin(["resize", &mnt, "48M"]).ok();
+    assert_eq!(fs::metadata(&image).unwrap().len(), 48 << 20);
+    let out = place.umount();
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+}

@@ -296,3 +296,35 @@ fn a_refusal_leaves_every_device_as_it_was() {
     }
     nenrin(["check", &a]).ok();
 }
+
+/// Who ends it finds no image that is half made, of `mkfs` or of `device add`, and may begin anew.
+#[test]
+fn one_that_is_interrupted_leaves_no_image() {
+    let place = Place::with_volume();
+    let new = place.text("new");
+    let mut calls = vec![vec!["mkfs".to_owned()]];
+    if can_mount() {
+        place.mount("").ok();
+        calls.push(["device", "add", &place.text("mnt")].map(str::to_owned).to_vec());
+    }
+    for call in calls {
+        let args: Vec<&str> = call.iter().map(String::as_str).chain(["--size", "1500M", &new]).collect();
+        let mut child = ended_by_signals(args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        wait_until("there is an image", || place.path("new").exists() || child.try_wait().unwrap().is_some());
+        signal(child.id(), "INT");
+        let out = Out::of(child.wait_with_output().unwrap());
+        out.fails(130, &[&new, "interrupted"]);
+        assert!(!place.path("new").exists(), "{call:?}");
+    }
+}
+
+/// Who looks for a volume is not told how to make one.
+#[test]
+fn what_is_not_there_is_not_made() {
+    let place = Place::new();
+    for args in [vec!["check", "/no/such"], vec!["mount", "/no/such", &place.sub("mnt")]] {
+        let out = nenrin(&args);
+        assert!(out.code != 0 && out.stderr.contains("/no/such: no such file or device"), "{out:?}");
+        assert!(!out.stderr.contains("mkfs"), "{out:?}");
+    }
+}

@@ -307,7 +307,7 @@ fn what_the_owner_does_not_do_is_refused() {
     let (image, past, log) = (place.image(), place.sub("past"), place.text("log"));
     for more in [&["-f"][..], &["--log", &log]] {
         let call = [&["mount"], more, &["-o", "at=one", &image, &past]].concat();
-        nenrin(call).fails(2, &["image: the volume is mounted", "leave out -f and --log"]);
+        nenrin(call).fails(2, &["image: the volume is mounted", "leave out -f, --log and log="]);
     }
     assert!(!place.path("log").exists());
     nenrin(["mount", "-o", "at=one", &image, &past]).ok();
@@ -391,4 +391,22 @@ fn no_state_shows_the_copy_that_replaces_a_directory() {
         shell(script, &place.path("mnt")).ok();
         place.umount().ok();
     }
+}
+
+/// A name that another snapshot has by now shows that, and one that none has shows nothing, at once.
+#[test]
+fn a_snapshot_that_is_made_anew_is_seen_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, seen) = (place.text("mnt"), place.path("mnt/.nenrin/at/s/f"));
+    for content in ["first", "second", "third"] {
+        fs::write(place.path("mnt/f"), content).unwrap();
+        nenrin(["snapshot", "create", &mnt, "s"]).ok();
+        assert_eq!(fs::read_to_string(&seen).unwrap(), content);
+        nenrin(["snapshot", "delete", &mnt, "s"]).ok();
+    }
+    assert_eq!(errno(fs::metadata(place.path("mnt/.nenrin/at/s"))), libc::ENOENT);
 }

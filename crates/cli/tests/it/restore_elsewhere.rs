@@ -17,7 +17,7 @@ impl Drop for Mounted {
 /// Extended attributes that another file system does not take keep no content from coming back.
 #[test]
 fn attributes_that_do_not_fit_are_named() {
-    if !can_mount() || !has("setfattr") {
+    if !can_mount() || !has("setfattr") || !has("setfacl") {
         return;
     }
     let place = Place::with_volume();
@@ -28,6 +28,7 @@ fn attributes_that_do_not_fit_are_named() {
         run("setfattr", &["-n", attribute, "-v", "x", &place.text(&format!("mnt/{name}"))]).ok();
     }
     fs::write(place.path("mnt/d/plain"), "plain").unwrap();
+    run("setfacl", &["-d", "-m", "u:1234:rw", &place.text("mnt/d")]).ok();
     let cno = cut(&place);
     let ram = place.sub("ram");
     run("mount", &["-t", "ramfs", "none", &ram]).ok();
@@ -39,7 +40,11 @@ fn attributes_that_do_not_fit_are_named() {
         assert!(out.stderr.lines().any(told), "{out:?}");
         assert_eq!(fs::read_to_string(place.path(&format!("ram/{name}"))).unwrap(), name);
     }
-    assert!(out.stdout.contains("3 files and 1 directory") && out.stderr.lines().count() == 2, "{out:?}");
+    assert!(
+        out.stderr.contains("mnt/d: extended attributes") && out.stderr.contains("system.posix_acl_default"),
+        "{out:?}"
+    );
+    assert!(out.stdout.contains("3 files and 1 directory") && out.stderr.lines().count() == 3, "{out:?}");
     let out = restore(&["--json", &place.text("mnt/d/f"), "--at", &cno, "--to", &format!("{ram}/one")]);
     let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
     assert_eq!(told["attributes_left_out"][0]["path"], place.text("mnt/d/f"), "{told}");

@@ -95,6 +95,9 @@ fn a_device_node_is_left_out_and_named() {
         chown(place.path(name), Some(65534), Some(65534)).unwrap();
     }
     let cno = cut(&place);
+    let out = restore(&[&place.text("mnt/d"), "--at", &cno, "--to", &place.text("mnt/d2")]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""), "nothing had been changed");
+    assert_eq!(fs::metadata(place.path("mnt/d2/null")).unwrap().mode() & 0o777, 0o666);
     let asked = |rest: &str| as_nobody(&place, &format!("./nenrin restore mnt/d{rest} --at {cno} --to ./mine"));
     let Some(out) = asked("") else { return };
     assert!(out.code == 1 && out.stderr.contains("mnt/d/null is a device node (only root may make one)"), "{out:?}");

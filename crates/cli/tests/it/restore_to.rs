@@ -193,3 +193,40 @@ fn a_path_that_is_too_long_keeps_nothing_else() {
     assert_eq!(fs::read(place.path("mnt/tree/f")).unwrap(), b"here");
     assert!(place.path("mnt/tree/deep").join(&name).exists());
 }
+
+/// The log of another state beside a database, which SQLite would apply to it, is told; so is who goes on with what was replaced.
+#[test]
+fn what_does_not_go_with_what_came_back_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (db, wal) = (place.path("mnt/db"), place.path("mnt/db-wal"));
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    fs::write(&db, "SQLite format 3\0first").unwrap();
+    fs::write(&wal, "log of then").unwrap();
+    let cno = cut(&place);
+    let path = place.text("mnt/db");
+    fs::write(&db, "SQLite format 3\0second").unwrap();
+    let back = || restore(&[&path, "--at", &cno, "--force"]);
+    let out = back();
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""), "it is that of then still");
+    fs::write(&wal, "log of now, which is longer").unwrap();
+    let out = back();
+    let told = "mnt/db-wal beside it belongs to what was there before; restore or remove it, too";
+    assert!(out.code == 0 && out.stderr.contains(told) && out.stderr.lines().count() == 1, "{out:?}");
+    fs::write(&db, "no database").unwrap();
+    let cno = cut(&place);
+    let out = restore(&[&path, "--at", &cno, "--force"]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+
+    let mut sleeper = std::process::Command::new("sleep").arg("60").current_dir(place.path("mnt/d")).spawn().unwrap();
+    let out = restore(&[&place.text("mnt/d"), "--at", &cno, "--force"]);
+    let told = format!("mnt/d was in use by sleep (pid {})", sleeper.id());
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(out.code == 0 && out.stderr.contains(&told), "{out:?}");
+    let out = restore(&[&place.text("mnt/d"), "--at", &cno, "--force"]);
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+}

@@ -236,3 +236,21 @@ fn a_volume_whose_root_directory_is_lost_is_found() {
     assert!(out.code == 4 && out.stdout.contains("index nodes are damaged"), "{out:?}");
     place.umount().ok();
 }
+
+/// Nobody takes for mended what could not be told; and `check` tells of the last scrub as data, too.
+#[test]
+fn what_cannot_be_told_is_no_result() {
+    let place = Place::with_volume();
+    for args in ["scrub image", "scrub --json image"] {
+        let out = shell(&format!("$NENRIN {args} >/dev/full"), place.dir());
+        out.fails(8, &["standard output", "No space left"]);
+    }
+    assert_eq!(nenrin(["check", "--json", &place.image()]).json()["scrubbed"], serde_json::Value::Null);
+    if can_mount() {
+        place.mount("").ok();
+        nenrin(["scrub", &place.text("mnt")]).ok();
+        place.umount().ok();
+        let told = nenrin(["check", "--json", &place.image()]).json();
+        assert_eq!(told["scrubbed"]["extents_damaged"], 0, "{told}");
+    }
+}

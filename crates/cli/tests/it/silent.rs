@@ -63,3 +63,37 @@ fn a_process_that_is_stopped_is_named() {
         assert_eq!(told.lines().count(), 1, "{n}: {told}");
     }
 }
+
+/// One that stops in the middle of something, and one that is killed, have not let go of the volume.
+const IN_THE_MIDDLE: &str = "
+    mount -t tmpfs none /run
+    mkdir mnt
+    $NENRIN mount image mnt
+    head -c 12582912 /dev/urandom >mnt/f
+    sync -f mnt/f
+    for how in STOP KILL; do
+        pid=$($NENRIN info --json mnt | tr -d ' ' | tr ',' '\\n' | sed -n 's/^\"pid\"://p')
+        code=0
+        timeout -s KILL 120 $NENRIN scrub --rate 1M mnt >said.$how 2>&1 &
+        scrub=$!
+        sleep 2
+        kill -$how \"$pid\"
+        wait $scrub || code=$?
+        echo \"$code $(cat said.$how)\" >told.$how
+        [ $how = KILL ] || kill -CONT \"$pid\"
+    done
+    $NENRIN umount mnt";
+
+#[test]
+fn a_process_that_stops_in_the_middle_has_not_unmounted() {
+    if !can_mount() || !has("timeout") || !has("unshare") {
+        return;
+    }
+    let place = Place::with_volume();
+    fs::write(place.path("script"), IN_THE_MIDDLE).unwrap();
+    shell("exec unshare -m sh -e script", place.dir()).ok();
+    for (how, why) in [("STOP", "is stopped; kill -CONT"), ("KILL", "went away")] {
+        let told = fs::read_to_string(place.path(&format!("told.{how}"))).unwrap();
+        assert!(told.starts_with("8 ") && told.contains(why) && !told.contains("unmounted"), "{how}: {told}");
+    }
+}

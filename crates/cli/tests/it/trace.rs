@@ -149,6 +149,11 @@ fn text_of_other_tools() {
     let csv = nenrin(["trace", "report", "--csv", &file]).ok();
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines.len(), 3);
+    // Who has only these lines is told what they lack.
+    fs::write(&file, format!("{BLKPARSE}  8,0 is not understood\n")).unwrap();
+    let out = nenrin(["trace", "report", "--csv", &file]);
+    assert!(out.code == 0 && out.stdout.lines().count() == 3, "{out:?}");
+    assert!(out.stderr.contains("1 lines not understood"), "{out:?}");
     assert!(lines[1].ends_with(",\"8,0\",write,S,114429952,28672,9486.308,0,697,jbd2/sda-8,"), "{}", lines[1]);
 }
 

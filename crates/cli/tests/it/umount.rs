@@ -160,3 +160,30 @@ fn wrong_calls() {
     nenrin(["umount", "/no/such/dir"]).fails(1, &["/no/such/dir", "No such file"]);
     nenrin(["umount", "/proc"]).fails(1, &["proc is mounted here, not a nenrin volume"]);
 }
+
+/// What others wrote through another mount while it was being unmounted is durable when the command returns, as what came before is.
+#[test]
+fn what_came_until_it_left_is_durable() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("commit=60,checkpoint=0").ok();
+    let (mnt, other) = (place.text("mnt"), place.sub("other"));
+    fs::create_dir(place.path("mnt/sub")).unwrap();
+    run("mount", &["--bind", &mnt, &other]).ok();
+    // In its way, and no program: it is tried for a while.
+    run("mount", &["-t", "tmpfs", "none", &place.text("mnt/sub")]).ok();
+    let umount = command(["umount", &mnt]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    fs::write(place.path("other/late"), "late").unwrap();
+    run("umount", &[&place.text("mnt/sub")]).ok();
+    let out = Out::of(umount.wait_with_output().unwrap());
+    assert!(out.code == 0 && out.stderr.contains("stays in use"), "{out:?}");
+    let pid = nenrin(["info", "--json", &other]).json()["pid"].to_string();
+    signal(&pid, "KILL");
+    wait_until("the process has ended", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    nenrin(["umount", &other]);
+    place.mount("").ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/late")).unwrap(), "late");
+}

@@ -410,10 +410,15 @@ impl Server {
 
     /// Answers with an inode, under invariant 2.
     fn answer_entry(&self, reply: Reply, made: Result<Attr>) {
+        self.answer_entry_with(reply, made.map(|attr| (self.entry(&attr), attr)));
+    }
+
+    /// The same with the reply, in which the name may hold for another time.
+    fn answer_entry_with(&self, reply: Reply, made: Result<(EntryOut, Attr)>) {
         match made {
-            Ok(attr) => {
+            Ok((entry, attr)) => {
                 self.remember(attr.ino.0);
-                if !reply.value(&self.entry(&attr)).0 {
+                if !reply.value(&entry).0 {
                     self.forget(attr.ino.0, 1);
                 }
                 self.told_attributes(attr.ino.0);

@@ -16,8 +16,14 @@ use nenrin_format::{Ino, Time};
 use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe what it was told of the past: its
-/// permissions are also those of now, and names as "1 hour ago" move on.
+/// permissions are also those of now.
 pub(crate) const PAST_VALID: Duration = Duration::from_secs(1);
+
+/// Whether a name on a shelf means one state for as long as that is there, as numbers do. A snapshot may be deleted, and another get its
+/// name, and who has asked for that looks at once.
+fn means_the_same(name: &[u8]) -> bool {
+    name.iter().all(u8::is_ascii_digit)
+}
 
 /// The time of this machine: states may have come and gone until now.
 pub(super) fn now() -> Time {
@@ -133,7 +139,14 @@ impl Server {
             Err(e) => return reply.error(e),
         };
         let root = past::id_of(view, Ino::ROOT).ok_or(Errno(libc::EOVERFLOW));
-        self.answer_entry(reply, root.and_then(|id| self.attr_of(id)));
+        let made = root.and_then(|id| self.attr_of(id)).map(|attr| {
+            let mut entry = self.entry(&attr);
+            if !means_the_same(name) {
+                (entry.entry_valid, entry.entry_valid_nanos) = (0, 0);
+            }
+            (entry, attr)
+        });
+        self.answer_entry_with(reply, made);
         self.views.forget(&*self.volume, view, 1);
     }
 

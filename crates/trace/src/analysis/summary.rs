@@ -6,7 +6,7 @@ use crate::event::{Event, EventKind, Flags, Op};
 use crate::file::Header;
 use std::collections::{BTreeMap, HashMap};
 
-/// Bytes under one bit of what was written.
+/// Unit in which what was written is counted.
 const BLOCK_BYTES: u64 = 4096;
 const BLOCK_SECTORS: u64 = BLOCK_BYTES / crate::SECTOR_BYTES;
 
@@ -109,7 +109,8 @@ pub struct Summary {
     /// Whether sector 0 was written since the last empty end.
     at_zero: Vec<bool>,
     last_end: HashMap<(u8, Op), u64>,
-    written: HashMap<(u8, u64), [u64; 16]>,
+    /// Blocks written: device and first block, and the one after the last. None of a device touch.
+    written: BTreeMap<(u8, u64), u64>,
     under_way: u64,
     changed_at: u64,
     area: f64,
@@ -263,18 +264,20 @@ impl Summary {
         }
     }
 
-    /// Sets the bits of the blocks that a write touches.
+    /// Notes the blocks that a write touches: as ranges, since a trace may say any lengths.
     fn touch(&mut self, e: &Event) {
-        let (first, last) = (e.sector / BLOCK_SECTORS, (e.end() - 1) / BLOCK_SECTORS);
-        for block in first..=last {
-            let page = self.written.entry((e.device, block / 1024)).or_insert([0; 16]);
-            let bit = 1 << (block % 64);
-            let word = &mut page[(block % 1024 / 64) as usize];
-            if *word & bit == 0 {
-                *word |= bit;
-                self.distinct_bytes += BLOCK_BYTES;
+        let (begin, end) = (e.sector / BLOCK_SECTORS, e.end().saturating_sub(1) / BLOCK_SECTORS + 1);
+        let (mut first, mut after, mut new) = (begin, end, end.saturating_sub(begin));
+        while let Some((&(device, from), &to)) = self.written.range(..=(e.device, after)).next_back() {
+            if device != e.device || to < first {
+                break;
             }
+            new -= to.min(end).saturating_sub(from.max(begin));
+            (first, after) = (first.min(from), after.max(to));
+            self.written.remove(&(device, from));
         }
+        self.written.insert((e.device, first), after);
+        self.distinct_bytes = self.distinct_bytes.saturating_add(new.saturating_mul(BLOCK_BYTES));
     }
 
     pub(super) fn finish(&mut self, nanos: u64, unmatched: u64) {
@@ -283,7 +286,7 @@ impl Summary {
         }
         self.unmatched = unmatched;
         self.depth.mean = if self.depth.busy == 0 { 0.0 } else { self.area / self.depth.busy as f64 };
-        self.written = HashMap::new();
+        self.written = BTreeMap::new();
     }
 }
 
@@ -304,5 +307,41 @@ fn count(c: &mut Counters, e: &Event) {
         }
         Op::Flush => c.flushes += 1,
         Op::Other => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn write(device: u8, sector: u64, sectors: u32) -> Event {
+        let (flags, kind, op) = (Flags::default(), EventKind::Issue, Op::Write);
+        Event { kind, device, op, flags, sectors, sector, nanos: 0, pid: 0, name: 0, error: 0 }
+    }
+
+    #[test]
+    fn blocks_count_once_however_writes_overlap() {
+        let (mut summary, mut blocks, mut n) = (Summary::default(), HashSet::new(), 1u64);
+        for _ in 0..2000 {
+            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let e = write((n >> 62) as u8 & 1, n >> 32 & 0xfff, (n >> 50) as u32 % 90 + 1);
+            summary.touch(&e);
+            blocks.extend((e.sector / BLOCK_SECTORS..=(e.end() - 1) / BLOCK_SECTORS).map(|b| (e.device, b)));
+            assert_eq!(summary.distinct_bytes, blocks.len() as u64 * BLOCK_BYTES);
+        }
+        let ranges: Vec<_> = summary.written.iter().collect();
+        assert!(ranges.windows(2).all(|w| w[0].0.0 != w[1].0.0 || *w[0].1 < w[1].0.1), "{ranges:?}");
+    }
+
+    /// A file of a few hundred bytes may say so.
+    #[test]
+    fn lengths_that_no_device_has_take_no_memory() {
+        let mut summary = Summary::default();
+        for n in 0..1000 {
+            summary.touch(&write(0, n << 40, u32::MAX));
+        }
+        summary.touch(&write(0, u64::MAX - 1, u32::MAX));
+        assert_eq!(summary.written.len(), 1001);
     }
 }

@@ -20,7 +20,7 @@ const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
 pub struct Site {
     /// The block device.
     pub device: PathBuf,
-    /// Where it is mounted.
+    /// Where it is mounted: nobody else knows the place, or can enter it.
     pub mount: PathBuf,
     /// For traces and other files; removed at the end unless it was asked for.
     pub work: PathBuf,
@@ -46,8 +46,8 @@ impl Site {
             None => private_directory(&std::env::temp_dir())?,
         };
         let work = device::absolute(&work);
-        let mount = work.join("mnt");
-        fs::create_dir_all(&mount).at(mount.display())?;
+        // Of its own: whatever is mounted there is of this run.
+        let mount = private_directory(&work)?;
         let mut this =
             Self { device: PathBuf::new(), mount, work, keep_work: keep.is_some(), attached: false, image: None };
         match at {
@@ -169,8 +169,9 @@ fn tempfile_like() -> Result<File, Fail> {
         .mode(0o600)
         .open(&dir)
         .or_else(|_| {
-            let path = dir.join(format!("nenrin-said-{}", std::process::id()));
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+            let name = u128::from_le_bytes(sys::random()?);
+            let path = dir.join(format!("nenrin-said-{name:032x}"));
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
             fs::remove_file(&path)?;
             Ok::<_, std::io::Error>(file)
         })
@@ -244,5 +245,24 @@ impl Drop for Mounted<'_> {
         {
             crate::output::notice(e);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a user has where traces are kept is neither unmounted nor removed.
+    #[test]
+    fn nothing_that_was_there_is_mounted_on() {
+        let keep = tempfile::tempdir().unwrap();
+        let [mnt, file] = ["mnt", "file"].map(|name| keep.path().join(name));
+        fs::create_dir(&mnt).unwrap();
+        fs::write(&file, "").unwrap();
+        assert!(Site::open(Some(&file), None, 0, Some(keep.path()), false).is_err());
+        assert!(mnt.exists());
+        let mut left: Vec<_> = fs::read_dir(keep.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["file", "mnt"]);
     }
 }

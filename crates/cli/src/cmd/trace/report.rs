@@ -100,11 +100,15 @@ fn csv(paths: &[PathBuf]) -> Outcome {
     for path in paths {
         let header = analysis::Trace::open(path)?.header().clone();
         let name = path.display().to_string();
-        analysis::read(path, |r, process, phase| {
+        let found = analysis::read(path, |r, process, phase| {
             if result.is_ok() {
                 result = row(&mut out, &name, &header, r, process, phase);
             }
         })?;
+        let view = View::new(path, found);
+        if !view.is_sound() {
+            output::notice(format!("{name}: {}", view.trust()));
+        }
     }
     // A reader that has gone away is no failure.
     match result.and_then(|()| out.flush()) {

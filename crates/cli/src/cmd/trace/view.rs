@@ -75,6 +75,12 @@ impl View {
         self.data.map(|d| self.found.summary.written_bytes().saturating_sub(d))
     }
 
+    /// Whether all that happened is in the trace, as far as that can be told.
+    pub fn is_sound(&self) -> bool {
+        let a = &self.found;
+        !a.cut && a.end.lost == 0 && a.skipped == 0 && self.agrees() != Some(false)
+    }
+
     /// Whether the counts can be relied on, in a few words.
     pub fn trust(&self) -> String {
         let a = &self.found;
