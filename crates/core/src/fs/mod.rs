@@ -734,7 +734,6 @@ impl Inner {
         self.batch.bytes += bytes.len();
         self.batch.records.push(bytes);
         self.batch.since.get_or_insert(now);
-        self.changed_since_cut |= shows(record);
         Ok(())
     }
 
@@ -761,30 +760,6 @@ impl Inner {
     fn generation(&self) -> Generation {
         self.superblock.generation
     }
-}
-
-/// Whether a record changes what users see: then a checkpoint of it is worth cutting.
-const fn shows(record: &Record<'_>) -> bool {
-    !matches!(
-        record,
-        Record::Move { .. }
-            | Record::Sweep { .. }
-            | Record::Seal { .. }
-            | Record::Merge { .. }
-            | Record::ReapStep { .. }
-            | Record::Release { .. }
-            | Record::DropCheckpoints { .. }
-            | Record::Landmark { .. }
-            | Record::DropLandmarks { .. }
-            | Record::NameCheckpoint { .. }
-            | Record::Retention { .. }
-            | Record::Forget { .. }
-            | Record::ForgetStep { .. }
-            | Record::ForgetEnd { .. }
-            | Record::Shed { .. }
-            | Record::OpenSegment { .. }
-            | Record::Mark
-    )
 }
 
 /// Whether a sync must flush under this barrier mode.

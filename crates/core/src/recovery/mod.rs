@@ -505,6 +505,8 @@ fn load_state(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        // What went into the root behind the newest checkpoint it does not say; who closes a volume cuts one.
+        uncut: !superblock.clean && !broken(Break::ReplayedUncut),
         owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
         cache,

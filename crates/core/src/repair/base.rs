@@ -345,6 +345,7 @@ fn start(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        uncut: true,
         owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
     };

@@ -317,6 +317,7 @@ fn base(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        uncut: true,
         owners_asked: std::cell::Cell::new(0),
         retention: Vec::new(),
     };

@@ -98,6 +98,8 @@ pub struct State {
     pub shed: Sheds,
     /// Records applied since it was read.
     pub applied: u64,
+    /// Something that users see is in no checkpoint yet, or may be: what is committed behind the newest one.
+    pub uncut: bool,
     /// Back references that were looked at since.
     pub owners_asked: Cell<u64>,
 }
@@ -116,6 +118,7 @@ impl State {
     /// both mean damage.
     pub fn apply(&mut self, record: &Record<'_>, base: Addr) -> Result<()> {
         self.applied += 1;
+        self.note_uncut(record);
         match record {
             Record::Create { parent, ino, mode, uid, gid, rdev, time, name, target } => {
                 self.create(*parent, *ino, [*mode, *uid, *gid, *rdev], *time, name, target)
@@ -164,6 +167,16 @@ impl State {
             Record::ForgetStep { tree, from, max } => self.forget_step(*tree, from, *max).map(drop),
             Record::ForgetEnd { max } => self.end_forget(*max),
             Record::Shed { ino, upto, wall, blocks } => self.shed(*ino, *upto, *wall, *blocks),
+        }
+    }
+
+    /// Whether a checkpoint of what there is by now is worth cutting.
+    fn note_uncut(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Checkpoint { .. } => self.uncut = false,
+            // A truncation that was held back while a checkpoint was cut is in none.
+            Record::Content { .. } if broken(Break::HeldUncut) => {}
+            record => self.uncut |= shows(record),
         }
     }
 
@@ -372,6 +385,30 @@ impl State {
         let to = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
         self.space.scan(&self.cache, &from, &to, &mut |k, _| each(k))
     }
+}
+
+/// Whether a record changes what users see: then a checkpoint of it is worth cutting.
+const fn shows(record: &Record<'_>) -> bool {
+    !matches!(
+        record,
+        Record::Move { .. }
+            | Record::Sweep { .. }
+            | Record::Seal { .. }
+            | Record::Merge { .. }
+            | Record::ReapStep { .. }
+            | Record::Release { .. }
+            | Record::DropCheckpoints { .. }
+            | Record::Landmark { .. }
+            | Record::DropLandmarks { .. }
+            | Record::NameCheckpoint { .. }
+            | Record::Retention { .. }
+            | Record::Forget { .. }
+            | Record::ForgetStep { .. }
+            | Record::ForgetEnd { .. }
+            | Record::Shed { .. }
+            | Record::OpenSegment { .. }
+            | Record::Mark
+    )
 }
 
 /// Slots of one hash.

@@ -65,6 +65,7 @@ mod still;
 mod submit;
 mod summaries;
 mod trouble;
+mod uncut;
 mod under_way;
 mod unnamed;
 mod unreadable;
