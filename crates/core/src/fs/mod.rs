@@ -329,6 +329,7 @@ struct Inner {
     write_rate: crowded::WriteRate,
     /// When history last had to go because it left the cleaner too little.
     uncrowded_at: Option<u64>,
+    /// Content was received since the last cut; what is committed the state knows.
     changed_since_cut: bool,
     /// When the superblock said how long the volume had been mounted, and for how long the machine was suspended since.
     mounted_at: u64,

@@ -23,7 +23,7 @@ use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::per_segment::PerSegment;
-use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of};
+use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of, walk_behind};
 use crate::segments::Segments;
 use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history, is_space_key};
 use crate::storage::{Storage, storage_of};
@@ -255,7 +255,7 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
             trees.push((tree, survey));
         }
     }
-    let log = Walk::new(storage, &chain_of(superblock)).run()?;
+    let log = walk_behind(storage, superblock, &root)?;
     let islands = match log.damage {
         Some(_) => Walk::new(storage, &chain_of(superblock)).behind(&log)?,
         None => Vec::new(),

@@ -56,6 +56,7 @@ mod repair_devices;
 mod reserve;
 mod retention;
 mod returning;
+mod rotten_source;
 mod scrub;
 mod sharing;
 mod slow;
