@@ -46,6 +46,8 @@ mod little;
 mod merging;
 mod namespace;
 mod nodes;
+#[cfg(test)]
+mod past_tests;
 mod promise;
 mod read;
 mod recency;

@@ -192,6 +192,19 @@ impl State {
         Ok(())
     }
 
+    /// Whether some node of this very state could not be read, or was damaged; whoever read it.
+    pub fn has_met_damage(&self) -> bool {
+        for suspect in self.cache.take_suspects() {
+            let history = || self.history.iter().map(|t| &t.tree);
+            let tree = [&self.live, &self.space].into_iter().chain(history()).find(|t| t.id() == suspect.tree);
+            let now = tree.map_or(Ok(None), |t| t.version_at(&self.cache, suspect.level, &suspect.key));
+            if now.map_or(true, |ptr| ptr == Some(suspect.ptr)) {
+                self.cache.meets_damage();
+            }
+        }
+        self.cache.met_damage()
+    }
+
     /// The item at `key` of the live tree.
     pub fn get(&self, key: &Key) -> Result<Option<Value>> {
         self.live.get(&self.cache, key)
