@@ -306,7 +306,7 @@ impl Fs {
     /// # Errors
     /// None: what cannot be read keeps nothing else from being told.
     pub fn shed(&self) -> Result<Vec<ShedInfo>> {
-        let all: Vec<_> = self.lock().state.shed.iter().map(|(ino, shed)| (ino, shed.clone())).collect();
+        let all: Vec<_> = self.lock().state.shed.iter().map(|(ino, shed)| (ino, *shed)).collect();
         let mut out = Vec::with_capacity(all.len());
         for (ino, shed) in all {
             // Others come in between: each has names and directories to look up.
