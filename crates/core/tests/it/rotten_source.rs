@@ -94,8 +94,9 @@ fn shows_the_copy(fs: &Fs, what: &str) {
     let new = fs.lookup(At::Live, Ino::ROOT, b"new").unwrap_or_else(|e| panic!("{what}: a sync was lost: {e}"));
     assert_eq!(new.size, (BLOCKS * 4096) as u64, "{what}: a sync was lost");
     assert!(fs.read(At::Live, new.ino, 9 * 4096, 4096).is_err(), "{what}: that is lost");
-    let read = fs.read(At::Live, new.ino, 10 * 4096, 1 << 20).unwrap();
-    assert!(read == content(7)[10 * 4096..], "{what}: the rest is right");
+    // A checksum may be that of some blocks together.
+    let read = fs.read(At::Live, new.ino, 32 * 4096, 1 << 20).unwrap();
+    assert!(read == content(7)[32 * 4096..], "{what}: the rest is right");
 }
 
 fn rotten_sources() {
