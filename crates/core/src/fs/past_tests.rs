@@ -141,7 +141,8 @@ fn read_without_the_lock() -> (bool, bool) {
     };
     let first =
         leaves(&image(&device), TreeId::LIVE).into_iter().map(|(ino, _)| ino).find(|ino| *ino > inos[9].0).unwrap();
-    let (then, cache) = (fs.lock().state.live.clone(), fs.lock().state.cache.clone());
+    let then = fs.lock().state.live.clone();
+    let cache = fs.lock().state.cache.clone();
     let read = |tree: &crate::index::Tree, ino: u64| {
         tree.get(&cache, &nenrin_format::key::Key::new(Ino(ino), Kind::Inode, 0, 0))
     };

@@ -44,8 +44,6 @@ enum Source {
     Logged,
     /// In a checkpoint alone.
     Past,
-    /// Removed with the same commit.
-    Moved,
 }
 
 /// The image after the power went behind the sync of a copy, with a block of its source wrong, and what is wrong.
@@ -75,12 +73,6 @@ fn cut_behind_a_copy(source: Source) -> (Vec<u8>, usize) {
             assert_eq!(done, (BLOCKS * 4096) as u64);
             fs.fsync_wait(to).unwrap();
         }
-        Source::Moved => {
-            let to = write(&fs, "new", b"");
-            assert_eq!(fs.copy_range(old, 0, to, 0, 1 << 30, 0).unwrap(), (BLOCKS * 4096) as u64);
-            fs.unlink(Ino::ROOT, b"old").unwrap();
-            fs.fsync_wait(to).unwrap();
-        }
         _ => drop(copied(&fs, old, "new")),
     }
     let image = w.device.inner().snapshot();
@@ -100,7 +92,7 @@ fn shows_the_copy(fs: &Fs, what: &str) {
 }
 
 fn rotten_sources() {
-    for source in [Source::Settled, Source::Shared, Source::Logged, Source::Past, Source::Moved] {
+    for source in [Source::Settled, Source::Shared, Source::Logged, Source::Past] {
         let (mut image, at) = cut_behind_a_copy(source);
         image[at + 17] ^= 1;
         let rotten = Arc::new(MemDevice::from_bytes(image));
