@@ -616,6 +616,28 @@ pub enum Break {
     MarkedUnseen,
     /// Segments stay closed that were to go when the device table was another.
     ClosedForGone,
+    /// What a truncation held back while a checkpoint was cut asks for none when it is committed.
+    HeldUncut,
+    /// A version of the past is looked for beyond the leaf in which it would be, up to whatever comes next.
+    NextLeafNeeded,
+    /// A path that cannot be read ends the list of what was shed.
+    ShedListEnds,
+    /// Holes of up to 16 MiB are copied without asking what they cut off.
+    CopiedHolesUnasked,
+    /// A node that a state of the past had in a place where now another is counts as damage.
+    StaleIsDamage,
+    /// What a file is allowed behind a gap in the log is applied to what it held before, and not told.
+    GapGrants,
+    /// A file that is made anew keeps a capability that the log, or what is left, has for it.
+    CapabilitiesStay,
+    /// All access times that wait are logged under one hold of the lock.
+    AccessesAtOnce,
+    /// What a mount found behind the newest checkpoint asks for none.
+    ReplayedUncut,
+    /// A commit that shares content counts only where that is right, however long it was durable before.
+    SharedJudged,
+    /// Content that is shared counts as durable, also where it was written with the commit that shares it.
+    SharedBelieved,
 }
 
 #[cfg(feature = "breaks")]

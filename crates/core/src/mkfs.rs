@@ -248,6 +248,7 @@ fn empty(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        uncut: false,
         owners_asked: std::cell::Cell::new(0),
         retention: Vec::new(),
     };

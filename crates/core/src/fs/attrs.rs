@@ -321,7 +321,7 @@ const NAMES_AT_ONCE: usize = 512;
 /// Names of attributes that say who may do what begin so.
 const GRANTING: [&[u8]; 2] = [b"system.posix_acl_", b"security."];
 
-fn grants_by(name: &[u8]) -> bool {
+pub(crate) fn grants_by(name: &[u8]) -> bool {
     GRANTING.iter().any(|prefix| name.starts_with(prefix))
 }
 

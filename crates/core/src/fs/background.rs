@@ -131,7 +131,7 @@ impl Fs {
         let inner = self.lock();
         let every = self.options.checkpoint_nanos;
         let cut_due = every > 0
-            && inner.changed_since_cut
+            && inner.is_uncut()
             && now.saturating_sub(inner.last_cut_at) >= every
             && !inner.cuts_rest(self, now);
         drop(inner);
@@ -184,9 +184,13 @@ impl Fs {
     /// # Errors
     /// When a write or flush failed, now or earlier.
     pub fn cut_at_end(&self) -> Result<()> {
-        let (now, inner) = (self.clock.monotonic_nanos(), self.lock());
+        let (now, mut inner) = (self.clock.monotonic_nanos(), self.lock());
         let by_time = !self.options.read_only && self.options.checkpoint_nanos > 0;
-        let is_due = by_time && inner.changed_since_cut && inner.check_alive().is_ok() && !inner.cuts_rest(self, now);
+        if by_time && !broken(Break::HeldUncut) {
+            // Closing commits all of it.
+            inner.end_all_holds();
+        }
+        let is_due = by_time && inner.is_uncut() && inner.check_alive().is_ok() && !inner.cuts_rest(self, now);
         drop(inner);
         if is_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) }
     }
@@ -382,6 +386,11 @@ impl Inner {
         let ahead = if broken(Break::CommitsLate) { 0 } else { COMMIT_AHEAD_NANOS.min(commit_nanos / 4 * 3) };
         let wait = commit_nanos - ahead;
         since.map(|s| s.saturating_add(wait))
+    }
+
+    /// Whether users see something that is in no checkpoint, but for what a truncation holds back.
+    fn is_uncut(&self) -> bool {
+        self.changed_since_cut || self.state.uncut
     }
 
     /// Whether something was let go that is not swept yet, and nothing speaks against sweeping it.

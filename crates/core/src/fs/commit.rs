@@ -161,11 +161,11 @@ impl Fs {
         }
         self.settle_all(Pace::BesideSyncs(Who::Commits))?;
         self.owns_to_write()?;
+        if held {
+            self.log_all_accesses()?;
+        }
         let mut inner = self.lock();
         inner.check_alive()?;
-        if held {
-            inner.log_accesses(self, self.clock.monotonic_nanos())?;
-        }
         inner.join_all(held);
         inner.join_all_asked();
         self.commit_open(inner)

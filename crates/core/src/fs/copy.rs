@@ -11,6 +11,7 @@
 //! 2. Segments of blocks that the destination does not name yet are pinned.
 
 use super::bursts::Who;
+use super::cutting::{Cut, Off};
 use super::read::{Piece, Source};
 use super::space::Room;
 use super::usage::{joined, run_of};
@@ -173,6 +174,20 @@ impl Fs {
                 inner.unpin_pieces(&pieces);
                 return Err(Error::Corrupt("the content to be copied was lost to damage".into()));
             }
+            let off = match inner.cut_by_copy(self, &plan, &pieces) {
+                Ok(Some(off)) => off,
+                // Much of the destination goes where the source has holes.
+                Ok(None) => {
+                    let step = first_step(&plan, &pieces);
+                    inner.unpin_pieces(&pieces);
+                    drop(inner);
+                    return self.step_at_holes(span, step, writer);
+                }
+                Err(e) => {
+                    inner.unpin_pieces(&pieces);
+                    return Err(e);
+                }
+            };
             // Blocks that history has alone stop being room that can be made, but for those that a snapshot keeps anyway.
             let kept =
                 |cno| inner.state.kept.get(&cno).is_some_and(Checkpoint::is_named) && !broken(Break::KeptCopiesGrow);
@@ -193,6 +208,7 @@ impl Fs {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
+            inner.note_off(self, span.to, off)?;
             inner.place_copy(self, &plan, pieces, &edges, writer)?;
             if inner.content_mut(self, span.to)?.pages.len() >= WRITE_BEHIND_PAGES {
                 inner.write_behind(self, span.to)?;
@@ -200,6 +216,16 @@ impl Fs {
             let _ = self.hold_writer(inner, span.to, Who::Writes)?;
             self.hold_ranges(span.to, RANGES_MAX)?;
             return Ok(plan.span.bytes);
+        }
+    }
+
+    /// A copy up to the first hole of the source, or of that hole alone, as holes are made: what is in the way goes in steps.
+    fn step_at_holes(&self, span: Span, step: Step, writer: Writer) -> Result<u64> {
+        match step {
+            Step::UpTo(bytes) => self.share_step(Span { bytes, ..span }, writer),
+            Step::Hole(bytes) => {
+                self.clear(writer, span.to, span.to_offset, span.to_offset + bytes, true).map(|()| bytes)
+            }
         }
     }
 
@@ -275,6 +301,16 @@ impl Inner {
     fn whole_pieces(&mut self, plan: &Plan) -> Result<Vec<Piece>> {
         let (first, last) = plan.whole;
         if first < last { self.pieces(plan.span.at, plan.span.from, first, last) } else { Ok(Vec::new()) }
+    }
+
+    /// What of the destination goes with a copy that has holes; `None` where that is too much for one change.
+    fn cut_by_copy(&self, fs: &Fs, plan: &Plan, pieces: &[Piece]) -> Result<Option<Off>> {
+        if broken(Break::CopiedHolesUnasked) || !pieces.iter().any(|p| matches!(p.source, Source::Zero)) {
+            return Ok(Some(Off::default()));
+        }
+        let first = plan.span.target(plan.whole.0 * BLOCK) / BLOCK;
+        let blocks = plan.whole.1 - plan.whole.0;
+        self.little_to_cut(fs, plan.span.to, Cut::Within(first, first + blocks), 0)
     }
 
     fn unpin_pieces(&mut self, pieces: &[Piece]) {
@@ -389,6 +425,28 @@ impl Inner {
         self.unpin_dead(fs, span.to);
         Ok(())
     }
+}
+
+/// What is copied of a span that is too much for one change.
+#[derive(Clone, Copy)]
+enum Step {
+    /// So many bytes, which have no holes.
+    UpTo(u64),
+    /// It begins with a hole of so many bytes.
+    Hole(u64),
+}
+
+/// What comes first: up to a hole, or the hole itself.
+fn first_step(plan: &Plan, pieces: &[Piece]) -> Step {
+    let is_hole = |p: &&Piece| matches!(p.source, Source::Zero);
+    let blocks = |count: usize| pieces.iter().take(count).map(|p| p.blocks).sum::<u64>();
+    let before = blocks(pieces.iter().take_while(|p| !is_hole(p)).count());
+    let start = plan.whole.0.saturating_add(before).saturating_mul(BLOCK);
+    if start > plan.span.from_offset {
+        return Step::UpTo((start - plan.span.from_offset).min(plan.span.bytes));
+    }
+    let hole = blocks(pieces.iter().take_while(is_hole).count());
+    Step::Hole((hole * BLOCK).min(plan.span.bytes))
 }
 
 impl Content {

@@ -45,7 +45,7 @@ pub(super) enum Cut {
 
 /// What a cut takes off what is committed of a file.
 #[derive(Clone, Copy, Default)]
-struct Off {
+pub(super) struct Off {
     extents: u64,
     /// They lie in so many leaves.
     leaves: u64,
@@ -65,7 +65,7 @@ impl Inner {
 
     /// What a cut takes off, where that is little enough to go at once. The nodes to spare are halved so often: who cuts ahead leaves
     /// room for what comes in between.
-    fn little_to_cut(&self, fs: &Fs, ino: Ino, cut: Cut, halved: u32) -> Result<Option<Off>> {
+    pub(super) fn little_to_cut(&self, fs: &Fs, ino: Ino, cut: Cut, halved: u32) -> Result<Option<Off>> {
         let blocks = self.blocks_to_cut(ino, cut)?;
         let content = self.files.get(&ino).and_then(|f| f.content.as_ref());
         let inode = self.state.inode(ino)?.ok_or(Error::NotFound)?;
@@ -84,6 +84,15 @@ impl Inner {
         let leaves = bytes / LEAF_BYTES + 1 + self.state.leaves_of_owners(ino, inode.fork, blocks, most)?;
         let fits = leaves <= most;
         Ok(fits.then_some(Off { extents, leaves }))
+    }
+
+    /// The change that comes takes this off.
+    pub(super) fn note_off(&mut self, fs: &Fs, ino: Ino, off: Off) -> Result<()> {
+        let content = self.content_mut(fs, ino)?;
+        content.cut_extents += off.extents;
+        content.placed += off.leaves;
+        self.placed += off.leaves;
+        Ok(())
     }
 
     /// File blocks `[from, to)` are about to be nothing any more: of what is committed there nothing counts from now on.
@@ -130,10 +139,7 @@ impl Fs {
             let mut inner = self.room_and_pages(room, ino, edges)?;
             // Others may have written meanwhile.
             let Some(off) = inner.little_to_cut(self, ino, cut, 0)? else { continue };
-            let content = inner.content_mut(self, ino)?;
-            content.cut_extents += off.extents;
-            content.placed += off.leaves;
-            inner.placed += off.leaves;
+            inner.note_off(self, ino, off)?;
             return Ok(inner);
         }
     }
@@ -287,6 +293,43 @@ mod tests {
         assert!(cut_by_a_commit(&fs) <= EXTENTS_AT_ONCE);
         assert_eq!(fs.getattr(At::Live, ino).unwrap().blocks_512, 500 * 8);
         fs.close().unwrap();
+    }
+
+    /// A file that has hardly more than holes is copied over one of many extents, from within a block on or not.
+    fn sparse_over_scattered(shift: u64) -> u64 {
+        let (_, fs, ino) = scattered(128);
+        let sparse = create(&fs, "sparse");
+        let bytes = 2 * EXTENTS * BLOCK;
+        for n in 0..4 {
+            fs.write(sparse, n * 3000 * BLOCK, &[8; 8192], 0).unwrap();
+        }
+        set_size(&fs, sparse, bytes);
+        fs.sync_all().unwrap();
+        let (mut done, mut most) = (shift, 0);
+        while done < bytes {
+            done += fs.copy_range(sparse, done, ino, done, bytes - done, 0).unwrap();
+            most = most.max(cut_by_a_commit(&fs));
+        }
+        let mut expected = fs.read(At::Live, sparse, 0, 1 << 30).unwrap();
+        expected[..shift as usize].fill(0);
+        assert!(fs.read(At::Live, ino, 0, 1 << 30).unwrap() == expected, "another content, from {shift} on");
+        fs.close().unwrap();
+        most
+    }
+
+    #[test]
+    fn no_copy_of_holes_cuts_off_very_many_extents() {
+        for shift in [0, 100] {
+            let cut = sparse_over_scattered(shift);
+            assert!(cut <= EXTENTS_AT_ONCE, "{cut} at once, from {shift} on");
+        }
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn holes_that_are_copied_unasked_are_noticed() {
+        let cut = crate::breaks::with(Break::CopiedHolesUnasked, || sparse_over_scattered(0));
+        assert!(cut > EXTENTS_AT_ONCE, "{cut}");
     }
 
     /// After each step the file is what it was, only shorter, or with a hole.

@@ -300,18 +300,21 @@ impl Fs {
         }
     }
 
-    /// What history of single files was let go and may still be asked for, the newest first.
+    /// What history of single files was let go and may still be asked for, the newest first. The path of a file whose names cannot be
+    /// read is a question mark.
     ///
     /// # Errors
-    /// Damage.
+    /// None: what cannot be read keeps nothing else from being told.
     pub fn shed(&self) -> Result<Vec<ShedInfo>> {
-        let inner = self.lock();
-        let mut out = Vec::new();
-        for (ino, shed) in inner.state.shed.iter() {
-            let links = inner.state.links(ino)?;
-            let now = links.iter().any(|l| l.span.to.is_none());
-            let at = if now { Cno(u64::MAX) } else { Cno(shed.upto.0.saturating_sub(1)) };
-            let path = inner.state.path_in(&links, at)?;
+        let all: Vec<_> = self.lock().state.shed.iter().map(|(ino, shed)| (ino, *shed)).collect();
+        let mut out = Vec::with_capacity(all.len());
+        for (ino, shed) in all {
+            // Others come in between: each has names and directories to look up.
+            let inner = self.lock();
+            let path = match inner.path_of_shed(ino, shed.upto) {
+                Err(why) if broken(Break::ShedListEnds) => return Err(why),
+                path => path.unwrap_or_else(|_| b"?".to_vec()),
+            };
             let last = inner.state.kept.range(..shed.upto).next_back();
             let upto_wall = last.map_or(shed.wall, |(_, c)| c.wall);
             out.push(ShedInfo { ino, path, upto: shed.upto, upto_wall, wall: shed.wall, blocks: shed.blocks });
@@ -322,6 +325,13 @@ impl Fs {
 }
 
 impl Inner {
+    /// Where a file is, or was last while less of its history was gone.
+    fn path_of_shed(&self, ino: Ino, upto: Cno) -> Result<Vec<u8>> {
+        let links = self.state.links(ino)?;
+        let now = links.iter().any(|l| l.span.to.is_none());
+        self.state.path_in(&links, if now { Cno(u64::MAX) } else { Cno(upto.0.saturating_sub(1)) })
+    }
+
     /// Blocks of history that snapshots do not keep; all of them while it is not known how many these are.
     fn unnamed_history(&self) -> u64 {
         let named = if self.state.past.counted { self.named_history() } else { 0 };

@@ -52,6 +52,13 @@ impl Inner {
         }
     }
 
+    /// None is held back any longer.
+    pub(super) fn end_all_holds(&mut self) {
+        for c in self.files.values_mut().filter_map(|f| f.content.as_mut()) {
+            self.changed_since_cut |= c.held_since.take().is_some();
+        }
+    }
+
     /// Blocks of a file that were written ahead went, or were written over, before any record named them: segments in which it has
     /// nothing any more are let go of when there may be some. Looking at all it has is worth it for as many blocks.
     pub(super) fn unpin_dead(&mut self, fs: &Fs, ino: Ino) {

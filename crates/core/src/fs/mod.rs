@@ -48,6 +48,8 @@ mod little;
 mod merging;
 mod namespace;
 mod nodes;
+#[cfg(test)]
+mod past_tests;
 mod promise;
 mod read;
 mod recency;
@@ -89,6 +91,7 @@ use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLoc
 
 pub use account::Freed;
 pub use at_once::Joined;
+pub(crate) use attrs::grants_by;
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, OrderStatus, Rest};
 pub use commit::Done;
@@ -334,6 +337,7 @@ struct Inner {
     write_rate: crowded::WriteRate,
     /// When history last had to go because it left the cleaner too little.
     uncrowded_at: Option<u64>,
+    /// Content was received since the last cut; what is committed the state knows.
     changed_since_cut: bool,
     /// When the superblock said how long the volume had been mounted, and for how long the machine was suspended since.
     mounted_at: u64,
@@ -740,7 +744,6 @@ impl Inner {
         self.batch.bytes += bytes.len();
         self.batch.records.push(bytes);
         self.batch.since.get_or_insert(now);
-        self.changed_since_cut |= shows(record);
         Ok(())
     }
 
@@ -767,30 +770,6 @@ impl Inner {
     fn generation(&self) -> Generation {
         self.superblock.generation
     }
-}
-
-/// Whether a record changes what users see: then a checkpoint of it is worth cutting.
-const fn shows(record: &Record<'_>) -> bool {
-    !matches!(
-        record,
-        Record::Move { .. }
-            | Record::Sweep { .. }
-            | Record::Seal { .. }
-            | Record::Merge { .. }
-            | Record::ReapStep { .. }
-            | Record::Release { .. }
-            | Record::DropCheckpoints { .. }
-            | Record::Landmark { .. }
-            | Record::DropLandmarks { .. }
-            | Record::NameCheckpoint { .. }
-            | Record::Retention { .. }
-            | Record::Forget { .. }
-            | Record::ForgetStep { .. }
-            | Record::ForgetEnd { .. }
-            | Record::Shed { .. }
-            | Record::OpenSegment { .. }
-            | Record::Mark
-    )
 }
 
 /// Whether a sync must flush under this barrier mode.

@@ -169,7 +169,7 @@ impl Inner {
 
     /// That changing file blocks `[from, to)` can be committed. Only where nodes were lost already who writes pays for looking.
     pub(super) fn content_ahead(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
-        if !self.state.cache.met_damage() {
+        if !self.state.has_met_damage() {
             return Ok(());
         }
         let replaced = self.files.get(&ino).and_then(|f| f.content.as_ref()).is_some_and(|c| c.replaced);

@@ -12,10 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nenrin_format::NODE_BYTES;
+use nenrin_format::key::Key;
 use nenrin_format::node::{NodePtr, TreeId};
 
 use super::node::{Expect, Fill, Node};
 use crate::Result;
+use crate::breaks::{Break, broken};
+use crate::fs::guard::is_held;
 use crate::numbers::NumberHasher;
 
 /// Reads nodes from the device.
@@ -49,8 +52,22 @@ pub struct NodeCache {
     shards: Box<[Mutex<Shard>]>,
     /// A node could not be read, or was damaged.
     met_damage: AtomicBool,
+    /// The same of nodes that somebody read without the lock of the volume: of a state that may be past, with other nodes in their places.
+    suspects: Mutex<Vec<Suspect>>,
     fill: Fill,
 }
+
+/// A node that could not be read, or was damaged, and perhaps is none any more.
+pub struct Suspect {
+    pub tree: TreeId,
+    pub level: u8,
+    /// A key of its range.
+    pub key: Key,
+    pub ptr: NodePtr,
+}
+
+/// Suspects that are remembered; of more it is believed.
+const SUSPECTS_MAX: usize = 64;
 
 struct Slot {
     ptr: NodePtr,
@@ -141,7 +158,13 @@ impl NodeCache {
         let count = if bytes_max >= 64 << 20 { 16 } else { 1 };
         let shard = || Mutex::new(Shard { bytes_max: bytes_max / count, ..Shard::default() });
         let shards = (0..count).map(|_| shard()).collect();
-        Self { source, shards, met_damage: AtomicBool::new(false), fill: Fill::upto(NODE_BYTES) }
+        Self {
+            source,
+            shards,
+            met_damage: AtomicBool::new(false),
+            suspects: Mutex::default(),
+            fill: Fill::upto(NODE_BYTES),
+        }
     }
 
     /// Trees that are changed by way of it get nodes of so many bytes at most, where that many fit.
@@ -186,7 +209,7 @@ impl NodeCache {
         let read = self.read(tree, ptr, expect);
         match &read {
             Ok(node) => self.put(*ptr, node.clone()),
-            Err(_) => self.met_damage.store(true, Ordering::Relaxed),
+            Err(_) => self.note_damage(tree, ptr, expect),
         }
         read
     }
@@ -195,6 +218,32 @@ impl NodeCache {
         let node = Node::decode(tree, ptr, &self.source.read_node(ptr)?)?;
         node.check(tree, ptr, expect)?;
         Ok(Arc::new(node))
+    }
+
+    fn note_damage(&self, tree: TreeId, ptr: &NodePtr, expect: &Expect) {
+        if !is_held() && !broken(Break::StaleIsDamage) {
+            let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+            if suspects.iter().any(|s| s.ptr == *ptr) {
+                return;
+            }
+            if suspects.len() < SUSPECTS_MAX {
+                let key = expect.low.unwrap_or(Key::first());
+                suspects.push(Suspect { tree, level: expect.level, key, ptr: *ptr });
+                return;
+            }
+        }
+        self.meets_damage();
+    }
+
+    /// Nodes that could not be read by who held no lock, since that was last asked: who holds it finds out whether they still are some, and
+    /// says so.
+    pub fn take_suspects(&self) -> Vec<Suspect> {
+        std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A node of what there is now cannot be read, or is damaged.
+    pub fn meets_damage(&self) {
+        self.met_damage.store(true, Ordering::Relaxed);
     }
 
     /// Whether some node could not be read, or was damaged, so that others are better looked at before they are needed.

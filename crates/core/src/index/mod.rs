@@ -43,6 +43,7 @@ pub use write::{Frozen, Place};
 
 use self::change::{Book, Change};
 use self::node::{Body, Child, Expect, LEVEL_MAX, Node, Way, child_index};
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 
 /// Value of an item.
@@ -269,6 +270,22 @@ impl Tree {
             Some((node, way)) => self.next_below(cache, &node, way, from),
             None => Ok(None),
         }
+    }
+
+    /// The item with the smallest key from `from` to `to`. No leaf is read that has only larger ones.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn next_within(&self, cache: &NodeCache, from: &Key, to: &Key) -> Result<Option<(Key, Value)>> {
+        if broken(Break::NextLeafNeeded) {
+            return Ok(self.next(cache, from)?.filter(|(key, _)| key <= to));
+        }
+        let mut found = None;
+        self.scan(cache, from, to, &mut |key, value| {
+            found = Some((*key, value.clone()));
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
     }
 
     fn next_below(&self, cache: &NodeCache, node: &Node, way: Way<'_>, from: &Key) -> Result<Option<(Key, Value)>> {
@@ -520,7 +537,10 @@ impl Tree {
     }
 
     /// Where the node on `level` whose range has `key` is on disk.
-    fn version_at(&self, cache: &NodeCache, level: u8, key: &Key) -> Result<Option<NodePtr>> {
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn version_at(&self, cache: &NodeCache, level: u8, key: &Key) -> Result<Option<NodePtr>> {
         Ok(self.child_at(cache, level, key)?.and_then(|(child, _)| child.ptr()))
     }
 

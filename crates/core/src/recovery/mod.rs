@@ -19,6 +19,7 @@
 //! 3. Of a logical segment all records are applied, or none.
 
 mod behind;
+mod durable;
 mod resumed;
 mod spaceless;
 mod walk;
@@ -49,6 +50,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub(crate) use behind::Island;
+pub(crate) use durable::walk_behind;
 use spaceless::Spaceless;
 pub use walk::Verdict;
 pub(crate) use walk::{Found, Outcome, Unproven, Walk, unproven_of};
@@ -383,7 +385,8 @@ fn roll_forward(
         (load()?, 0, Vec::new())
     } else {
         let newest = found.roots.first().is_some_and(|r| r.generation == superblock.generation);
-        let walk = Walk::new(&storage, &chain_of(superblock)).closed(newest && superblock.clean).run()?;
+        let walk = Walk::new(&storage, &chain_of(superblock)).closed(newest && superblock.clean);
+        let walk = walk.behind_state(&load).run()?;
         let unproven = walk.unproven();
         let (reached, bytes) = take_in(&load, walk, reach, &mut report)?;
         (reached, bytes, unproven)
@@ -505,6 +508,8 @@ fn load_state(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        // What went into the root behind the newest checkpoint it does not say; who closes a volume cuts one.
+        uncut: !superblock.clean && !broken(Break::ReplayedUncut),
         owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
         cache,

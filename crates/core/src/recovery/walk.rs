@@ -1,5 +1,6 @@
 //! Follows the chain on the device and decides where it ends.
 
+use super::durable::Before;
 use crate::breaks::{Break, broken};
 use crate::covered;
 use crate::log::chain::Chain;
@@ -12,6 +13,7 @@ use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, N
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, COUNTER_MAX, Epoch, SegmentNo, Seq};
+use std::collections::BTreeSet;
 
 /// Blocks read at once: first, and at most. Each read is twice as long as the one before, since most logs are short.
 const READ_BLOCKS_FIRST: u32 = 16;
@@ -146,6 +148,8 @@ pub(crate) struct Outcome {
     pub sought: bool,
     /// Sequence and epoch of the last partial that counts.
     pub stopped: (Seq, Epoch),
+    /// Where content begins that is wrong, and was durable before what names it.
+    wrong_before: BTreeSet<Addr>,
     pub verdicts: Vec<Verdict>,
     pub bytes_read: u64,
     pub requests: u64,
@@ -166,7 +170,9 @@ pub(crate) fn unproven_of<'a>(partials: impl Iterator<Item = &'a Found>) -> Vec<
 impl Outcome {
     /// What counts although nothing proves that it was flushed: where a device may lack its copy.
     pub fn unproven(&self) -> Vec<Unproven> {
-        unproven_of(self.accepted.iter().filter(|f| f.header.seq > self.vouched))
+        let all = unproven_of(self.accepted.iter().filter(|f| f.header.seq > self.vouched));
+        let was_wrong = |u: &Unproven| matches!(u, Unproven::Content(e) if self.wrong_before.contains(&e.addr));
+        all.into_iter().filter(|u| !was_wrong(u)).collect()
     }
 
     /// The last partial that counts, or that a later one proves to have been durable.
@@ -191,6 +197,9 @@ pub(crate) struct Walk<'a> {
     put_together: Option<(Addr, u32, There)>,
     /// The root says that nothing was written behind it.
     closed: bool,
+    /// What the root has, where it is known.
+    pub(super) before: Option<Before<'a>>,
+    pub(super) wrong_before: BTreeSet<Addr>,
     /// Where something may belong that was asked for last, and that could not be read.
     unread: Option<Addr>,
     /// Mounts whose partials prove something.
@@ -221,6 +230,8 @@ impl<'a> Walk<'a> {
             avoid: None,
             scans: false,
             closed: false,
+            before: None,
+            wrong_before: BTreeSet::new(),
             unread: None,
             newer: None,
             beyond: None,
@@ -415,7 +426,7 @@ impl<'a> Walk<'a> {
             if f.header.seq <= durable_seq {
                 continue;
             }
-            let there = if f.is_whole() { self.data_of(f)? } else { f.payload };
+            let there = if f.is_whole() { self.data_of(found, i)? } else { f.payload };
             if there == There::Intact {
                 continue;
             }
@@ -580,6 +591,7 @@ impl<'a> Walk<'a> {
             durable_seq: vouched.max(proof.of_any),
             vouched,
             damage,
+            wrong_before: self.wrong_before,
             is_newer: self.newer.is_some(),
             left,
             sought: self.sought,
@@ -711,8 +723,9 @@ impl<'a> Walk<'a> {
         end
     }
 
-    /// Whether the data that a partial names outside itself is there.
-    fn data_of(&self, f: &Found) -> Result<There> {
+    /// Whether the data that a partial names outside itself is there, but for what was durable before.
+    fn data_of(&mut self, found: &[Found], i: usize) -> Result<There> {
+        let Some(f) = found.get(i) else { return Ok(There::Wrong) };
         if f.header.flags & DATA_FLUSHED != 0 {
             return Ok(There::Intact);
         }
@@ -721,6 +734,7 @@ impl<'a> Walk<'a> {
         for e in &extents {
             match covered::read(self.storage, e) {
                 Ok(_) => {}
+                Err(Error::Damaged(..) | Error::Device(_)) if self.was_durable(found, i, e) => {}
                 Err(Error::Device(_)) if !broken(Break::UnreadIsMissing) => there = There::Unread(e.addr),
                 // What is wrong was never acknowledged, whatever else cannot be read.
                 Err(Error::Damaged(..) | Error::Device(_)) => return Ok(There::Wrong),

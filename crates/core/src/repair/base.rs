@@ -20,10 +20,11 @@ use super::salvage;
 use super::unknown::{Hole, Unknown};
 use crate::breaks::{Break, broken};
 use crate::devices::Assembly;
+use crate::fs::grants_by;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::per_segment::PerSegment;
-use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of};
+use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of, walk_behind};
 use crate::segments::Segments;
 use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history, is_space_key};
 use crate::storage::{Storage, storage_of};
@@ -155,6 +156,9 @@ impl Candidate {
     }
 }
 
+/// The attribute that says which capabilities a program has.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
 /// Partials behind `begin`, up to the furthest that is proven, that are not there. What comes behind that makes up for none of them.
 fn missing(begin: u64, furthest: u64, there: impl Iterator<Item = u64>) -> u64 {
     furthest.saturating_sub(begin).saturating_sub(there.filter(|seq| *seq <= furthest).count() as u64)
@@ -255,7 +259,7 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
             trees.push((tree, survey));
         }
     }
-    let log = Walk::new(storage, &chain_of(superblock)).run()?;
+    let log = walk_behind(storage, superblock, &root)?;
     let islands = match log.damage {
         Some(_) => Walk::new(storage, &chain_of(superblock)).behind(&log)?,
         None => Vec::new(),
@@ -345,6 +349,7 @@ fn start(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        uncut: true,
         owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
     };
@@ -368,11 +373,12 @@ fn start(
     for island in &islands {
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
-        pass_gap(&mut state, first_made, island, &mut unproven, &mut unknown, losses)?;
+        let privileged = pass_gap(&mut state, first_made, island, &mut unproven, &mut unknown, losses)?;
         unknown.learn(island)?;
         regain::what_is_lost(&mut state, &lost, island, &mut unproven, losses)?;
         gap.begin();
         roll_forward(&mut state, &mut chain, island, Some(&mut gap).filter(|_| is_recent), losses)?;
+        take_privileges(&mut state, &privileged, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
     if log.damage.is_some() && chain.seq < log.durable_seq {
@@ -452,7 +458,8 @@ pub(super) fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header
     losses.add(LossKind::LogGap, About::Volume, text);
 }
 
-/// Makes the state such that records behind a gap apply as far as they can.
+/// Makes the state such that records behind a gap apply as far as they can. Files that are given privileges behind it: for
+/// [`take_privileges`].
 pub(super) fn pass_gap(
     state: &mut State,
     gap_from: Ino,
@@ -460,7 +467,8 @@ pub(super) fn pass_gap(
     unproven: &mut BTreeSet<u64>,
     unknown: &mut Unknown,
     losses: &mut Losses,
-) -> Result<()> {
+) -> Result<BTreeSet<Ino>> {
+    let (mut allowed, mut privileged) = (BTreeSet::new(), BTreeSet::new());
     let mut told: BTreeSet<u64> = BTreeSet::new();
     let mut made: BTreeSet<u64> = BTreeSet::new();
     if let Some(open) =
@@ -499,10 +507,54 @@ pub(super) fn pass_gap(
                 let outcome = unknown.begin(state, *ino, *size);
                 note(outcome, *ino, losses)?;
             }
-            _ => {}
+            record => {
+                if let Some((ino, has_privileges)) =
+                    allows_more(state, record)?.filter(|(ino, _)| !made.contains(&ino.0))
+                {
+                    if allowed.insert(ino) {
+                        let text = "was allowed more behind a gap in the log; it may hold what it held before";
+                        losses.add(LossKind::FileUncertain, About::Inode(ino), text);
+                    }
+                    privileged.extend(has_privileges.then_some(ino));
+                }
+            }
         }
         Ok(())
-    })
+    })?;
+    Ok(privileged)
+}
+
+/// Whether a record gives somebody more rights to a file whose content is known from before a gap only, and whether the file gets
+/// rights of its own with it.
+fn allows_more(state: &State, record: &Record<'_>) -> Result<Option<(Ino, bool)>> {
+    let (ino, name) = match record {
+        _ if broken(Break::GapGrants) => return Ok(None),
+        Record::SetAttr { ino, .. } => (*ino, None),
+        Record::SetXattr { ino, name, .. } if grants_by(name) => (*ino, Some(name)),
+        _ => return Ok(None),
+    };
+    let Some(inode) = state.inode(ino)?.filter(|i| FileKind::from_mode(i.mode) == FileKind::Regular) else {
+        return Ok(None);
+    };
+    let Record::SetAttr { mask, mode, uid, gid, .. } = record else {
+        return Ok(Some((ino, name.is_some_and(|name| *name == CAPABILITY))));
+    };
+    let has = |bit| mask & bit != 0;
+    let added = if has(attr_mask::MODE) { mode & !inode.mode & 0o7777 } else { 0 };
+    let is_other = has(attr_mask::UID) && *uid != inode.uid || has(attr_mask::GID) && *gid != inode.gid;
+    Ok((added != 0 || is_other).then_some((ino, added & 0o6000 != 0)))
+}
+
+/// Behind a gap these files were given rights of their own, and what they hold is what they held before it.
+pub(super) fn take_privileges(state: &mut State, privileged: &BTreeSet<Ino>, losses: &mut Losses) -> Result<()> {
+    for ino in privileged {
+        let outcome = match state.inode(*ino)? {
+            Some(inode) => drop_privileges(state, *ino, &inode, losses),
+            None => Ok(()),
+        };
+        note(outcome, *ino, losses)?;
+    }
+    Ok(())
 }
 
 /// A directory that was made in a gap, if it is not there: its name is not known, and what was made in it since is.
@@ -540,7 +592,7 @@ fn drop_privileges(state: &mut State, ino: Ino, inode: &Inode, losses: &mut Loss
     let (mask, mode) = (attr_mask::MODE, mode & 0o1777);
     state.apply(&Record::SetAttr { ino, mask, mode, uid, gid, atime, mtime, ctime }, Addr::NONE)?;
     if has_capability {
-        state.apply(&Record::RemoveXattr { ino, ctime, name: b"security.capability" }, Addr::NONE)?;
+        state.apply(&Record::RemoveXattr { ino, ctime, name: CAPABILITY }, Addr::NONE)?;
     }
     let text = "it may have been written to in a gap in the log, so it sets no user, group or capabilities any more";
     losses.add(LossKind::AttributesLost, About::Inode(ino), text);

@@ -5,16 +5,19 @@
 //! 1. A file block of which nothing is known never reads as zeros: it gets an
 //!    extent that says so, in the past too as far as no past version is known.
 
+use super::base::CAPABILITY;
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
 use super::regain::{count_blocks, forks_being_removed, newest_fork};
 use super::salvage::lost_extent;
 use crate::breaks::{Break, broken};
-use crate::state::{SLOT_MASK, orphan_key, reap_key};
+use crate::state::{SLOT_MASK, orphan_key, reap_key, xattr_pieces};
 use crate::{FileKind, Result};
-use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, KeepRule, Reap, XattrPiece};
+use nenrin_format::items::{
+    self, Dirent, Extent, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, KeepRule, Reap, XattrPiece,
+};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino};
+use nenrin_format::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
 /// Extents that say a range is lost, in one repair: 1 TiB of them. They are in memory, so they are bounded. A gap at the
@@ -39,6 +42,7 @@ struct Group {
     /// Its own access control list is there; or that, or the one for what is made in it.
     has_acl: bool,
     has_any_acl: bool,
+    has_capability: bool,
     blocks: u64,
     /// Forks other than the current one that have extents.
     forks: Vec<u32>,
@@ -81,6 +85,10 @@ impl Mender {
             // Whose it was is not known, so nobody's rights go with it, also where the log gave the file these bits.
             if self.unproven.contains(&g.ino) {
                 inode.mode &= !0o6000;
+                if g.has_capability && !broken(Break::CapabilitiesStay) {
+                    self.drop_capability(ino)?;
+                    inode.flags &= !INODE_CAPS;
+                }
             }
         }
         self.content(g, ino, &mut inode, kind)?;
@@ -107,6 +115,13 @@ impl Mender {
         if g.xattrs > 0 {
             inode.flags |= INODE_XATTR;
         }
+        // An inode that was made anew does not know what is left of it.
+        if g.has_any_acl {
+            inode.flags |= INODE_ACL;
+        }
+        if g.has_capability && !self.unproven.contains(&g.ino) {
+            inode.flags |= INODE_CAPS;
+        }
         let (from, to) = (Key::new(ino, Kind::Xattr, 0, 0), Key::new(ino, Kind::Xattr, u32::MAX, u64::MAX));
         if inode.flags & INODE_XATTR == 0 || !self.may_be_lost(&from, &to) {
             return;
@@ -123,6 +138,20 @@ impl Mender {
             text.push_str(", an access control list among them: the group has no access now");
         }
         self.losses.add(LossKind::AttributesLost, About::Inode(ino), text);
+    }
+
+    /// Whose program it is nobody knows.
+    fn drop_capability(&mut self, ino: Ino) -> Result<()> {
+        let group = self.state.xattr_key(ino, CAPABILITY);
+        let found = self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == CAPABILITY))?;
+        let Some((key, value)) = found else { return Ok(()) };
+        let bytes = XattrPiece::decode(&value).map_or(0, |p| p.value_bytes as usize).min(XATTR_BYTES_MAX);
+        for piece in 0..xattr_pieces(bytes) {
+            self.remove(&Key { fork: piece, ..key })?;
+        }
+        let text = "its owner is lost, so the program has no capabilities any more";
+        self.losses.add(LossKind::AttributesLost, About::Inode(ino), text);
+        Ok(())
     }
 
     fn list_orphan(&mut self, ino: Ino) -> Result<()> {
@@ -329,6 +358,7 @@ impl Group {
                 if let Ok(p) = XattrPiece::decode(value) {
                     self.xattrs += u64::from(key.fork == 0);
                     self.has_acl |= p.name == ACCESS_ACL;
+                    self.has_capability |= p.name == CAPABILITY;
                     self.has_any_acl |= p.name.starts_with(b"system.posix_acl_");
                 }
             }

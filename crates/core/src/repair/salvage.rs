@@ -15,7 +15,7 @@
 //! 3. What a salvage that was cut has written is not looked at: its epoch is
 //!    higher than that of any root. `held` has all else that was used, so it is found again.
 
-use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, tell_gap};
+use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, take_privileges, tell_gap};
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
 use super::owners::is_intact;
@@ -317,6 +317,7 @@ fn base(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        uncut: true,
         owners_asked: std::cell::Cell::new(0),
         retention: Vec::new(),
     };
@@ -372,15 +373,17 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bo
                 hold(&mut base.held, e.addr);
             }
         }
+        let mut privileged = BTreeSet::new();
         if first.seq > base.chain.seq.next() {
             base.gap_from.get_or_insert(first_made);
             is_gapless = false;
             tell_gap(&base.chain, before, Some(first), losses);
-            pass_gap(state, first_made, island, &mut base.unproven, &mut unknown, losses)?;
+            privileged = pass_gap(state, first_made, island, &mut base.unproven, &mut unknown, losses)?;
         }
         unknown.learn(island)?;
         directories(state, island, losses)?;
         roll_forward(state, &mut base.chain, island, None, losses)?;
+        take_privileges(state, &privileged, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
     base.holes = unknown.holes(state)?;

@@ -123,12 +123,10 @@ impl State {
             }
         }
         for t in self.history.iter().filter(|t| t.deaths.1 > cno) {
-            if let Some((k, v)) = t.tree.next(&self.cache, &key.died(cno.next().0))? {
-                if k.living() == key {
-                    let inode = decode(&v)?;
-                    if inode.birth <= cno {
-                        return Ok(Some((inode, Some(Cno(k.death)))));
-                    }
+            if let Some((k, v)) = t.tree.next_within(&self.cache, &key.died(cno.next().0), &key.died(u64::MAX))? {
+                let inode = decode(&v)?;
+                if inode.birth <= cno {
+                    return Ok(Some((inode, Some(Cno(k.death)))));
                 }
             }
         }

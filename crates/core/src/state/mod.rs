@@ -98,6 +98,8 @@ pub struct State {
     pub shed: Sheds,
     /// Records applied since it was read.
     pub applied: u64,
+    /// Something that users see is in no checkpoint yet, or may be: what is committed behind the newest one.
+    pub uncut: bool,
     /// Back references that were looked at since.
     pub owners_asked: Cell<u64>,
 }
@@ -116,6 +118,7 @@ impl State {
     /// both mean damage.
     pub fn apply(&mut self, record: &Record<'_>, base: Addr) -> Result<()> {
         self.applied += 1;
+        self.note_uncut(record);
         match record {
             Record::Create { parent, ino, mode, uid, gid, rdev, time, name, target } => {
                 self.create(*parent, *ino, [*mode, *uid, *gid, *rdev], *time, name, target)
@@ -167,6 +170,16 @@ impl State {
         }
     }
 
+    /// Whether a checkpoint of what there is by now is worth cutting.
+    fn note_uncut(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Checkpoint { .. } => self.uncut = false,
+            // A truncation that was held back while a checkpoint was cut is in none.
+            Record::Content { .. } if broken(Break::HeldUncut) => {}
+            record => self.uncut |= shows(record),
+        }
+    }
+
     /// Brings the segment items of the space tree up to date.
     pub fn store_segments(&mut self) -> Result<()> {
         for (no, item) in self.segments.take_changed() {
@@ -177,6 +190,19 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Whether some node of this very state could not be read, or was damaged; whoever read it.
+    pub fn has_met_damage(&self) -> bool {
+        for suspect in self.cache.take_suspects() {
+            let history = || self.history.iter().map(|t| &t.tree);
+            let tree = [&self.live, &self.space].into_iter().chain(history()).find(|t| t.id() == suspect.tree);
+            let now = tree.map_or(Ok(None), |t| t.version_at(&self.cache, suspect.level, &suspect.key));
+            if now.map_or(true, |ptr| ptr == Some(suspect.ptr)) {
+                self.cache.meets_damage();
+            }
+        }
+        self.cache.met_damage()
     }
 
     /// The item at `key` of the live tree.
@@ -388,6 +414,30 @@ impl State {
         let to = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
         self.space.scan(&self.cache, &from, &to, &mut |k, _| each(k))
     }
+}
+
+/// Whether a record changes what users see: then a checkpoint of it is worth cutting.
+const fn shows(record: &Record<'_>) -> bool {
+    !matches!(
+        record,
+        Record::Move { .. }
+            | Record::Sweep { .. }
+            | Record::Seal { .. }
+            | Record::Merge { .. }
+            | Record::ReapStep { .. }
+            | Record::Release { .. }
+            | Record::DropCheckpoints { .. }
+            | Record::Landmark { .. }
+            | Record::DropLandmarks { .. }
+            | Record::NameCheckpoint { .. }
+            | Record::Retention { .. }
+            | Record::Forget { .. }
+            | Record::ForgetStep { .. }
+            | Record::ForgetEnd { .. }
+            | Record::Shed { .. }
+            | Record::OpenSegment { .. }
+            | Record::Mark
+    )
 }
 
 /// Slots of one hash.

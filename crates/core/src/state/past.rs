@@ -86,8 +86,8 @@ impl View<'_> {
         }
         for t in s.history.iter().filter(|t| t.deaths.1 > cno) {
             // The version that died soonest after the moment is the one that lived then.
-            if let Some((k, v)) = t.tree.next(&s.cache, &key.died(cno.next().0))? {
-                if k.living() == *key && items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
+            if let Some((k, v)) = t.tree.next_within(&s.cache, &key.died(cno.next().0), &key.died(u64::MAX))? {
+                if items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
                     return Ok((!s.is_forgotten(&k, &v)).then_some(v));
                 }
             }

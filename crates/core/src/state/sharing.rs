@@ -122,6 +122,14 @@ impl State {
         Ok(out)
     }
 
+    /// Whether each of these blocks has an owner, as far as back references tell.
+    ///
+    /// # Errors
+    /// As [`State::owners`].
+    pub fn has_owners(&self, addr: Addr, blocks: u32) -> Result<bool> {
+        Ok(self.needs(addr, blocks)?.iter().all(|need| *need != Need::None))
+    }
+
     /// The owners of shared extents that overlap these blocks: where each begins, and who it is.
     pub fn owners(&self, addr: Addr, blocks: u32) -> Result<Vec<(Addr, Backref)>> {
         let mut out = Vec::new();

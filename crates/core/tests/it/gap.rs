@@ -11,7 +11,7 @@ use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::superblock::AREA_BLOCKS;
 use nenrin_core::format::{BLOCK_BYTES, Ino};
-use nenrin_core::repair::{LossKind, RepairReport};
+use nenrin_core::repair::{Loss, LossKind, RepairReport};
 use nenrin_core::{At, Error, Fs, NewInode, RenameMode, SetAttr, XattrMode, probe};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use std::sync::Arc;
@@ -334,7 +334,7 @@ fn what_was_made_in_a_gap_reads_as_an_error_where_nothing_is_known() {
         |fs, _| fill(fs, named(fs, "made in the gap"), 3, 9),
         false,
     );
-    let is_found = |l: &&nenrin_core::repair::Loss| l.kind == LossKind::FileFound && l.ino.is_some_and(|i| i > f);
+    let is_found = |l: &&Loss| l.kind == LossKind::FileFound && l.ino.is_some_and(|i| i > f);
     let made = report.losses.iter().find(is_found).and_then(|l| l.ino).unwrap();
     assert!(found(&fs, made), "{:?}", report.losses);
     assert_eq!(lost_blocks(&fs, made, 0..4, |_| 9), [0, 1, 2]);
@@ -425,7 +425,7 @@ fn privileges_in_the_gap() {
     assert_eq!(mode & 0o7777, 0o755, "what others wrote has privileges");
     assert!(matches!(fs.getxattr(At::Live, program, b"security.capability"), Err(Error::NoAttribute)));
     assert!(report.losses.iter().any(|l| l.kind == LossKind::AttributesLost && l.ino == Some(program)));
-    // Those that it gets behind the gap are its own.
+    // Those that it gets behind the gap are for what it held by then, of which a part is not known.
     let (fs, ..) = repaired_behind(
         |fs, _| fill(fs, named(fs, "program"), 0, 8),
         |fs, _| {
@@ -435,7 +435,49 @@ fn privileges_in_the_gap() {
         },
         false,
     );
-    assert_eq!(fs.getattr(At::Live, named(&fs, "program")).unwrap().mode & 0o7777, 0o4_750);
+    assert_eq!(fs.getattr(At::Live, named(&fs, "program")).unwrap().mode & 0o7777, 0o750);
+}
+
+/// What others are allowed behind the gap they are allowed to do with what the file held before it.
+fn allowed_behind_the_gap() {
+    let grants: [fn(&Fs, Ino); 4] = [
+        |fs, f| assert!(fs.setattr(f, &SetAttr { mode: Some(0o644), ..SetAttr::default() }).unwrap().ino == f),
+        |fs, f| assert!(fs.setattr(f, &SetAttr { uid: Some(1000), ..SetAttr::default() }).unwrap().ino == f),
+        |fs, f| assert!(fs.setattr(f, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap().ino == f),
+        |fs, f| fs.setxattr(f, b"security.capability", b"all", XattrMode::Any).unwrap(),
+    ];
+    for (i, grant) in grants.into_iter().enumerate() {
+        let (fs, f, report) = repaired_behind(|fs, f| fill(fs, f, 0, 8), grant, false);
+        let is_told = |l: &&Loss| l.ino == Some(f) && l.kind == LossKind::FileUncertain;
+        let told: Vec<_> = report.losses.iter().filter(is_told).collect();
+        assert!(!told.is_empty(), "{i}: who may read what it held before is not told: {:?}", report.losses);
+        assert_eq!(fs.getattr(At::Live, f).unwrap().mode & 0o6000, 0, "{i}");
+        assert!(matches!(fs.getxattr(At::Live, f, b"security.capability"), Err(Error::NoAttribute)), "{i}");
+        fs.close().unwrap();
+    }
+    // Less is no more, and what was made behind the gap has nothing from before.
+    let less: fn(&Fs, Ino) = |fs, f| {
+        fs.setattr(f, &SetAttr { mode: Some(0o400), ..SetAttr::default() }).unwrap();
+        let new = fs.create(Ino::ROOT, b"new", &file(0o600)).unwrap().ino;
+        fs.setattr(new, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
+    };
+    let (fs, f, report) = repaired_behind(|fs, f| fill(fs, f, 0, 8), less, false);
+    let is_told = |l: &Loss| l.ino == Some(f) && l.kind == LossKind::FileUncertain;
+    assert!(!report.losses.iter().any(is_told), "{:?}", report.losses);
+    assert_eq!(fs.getattr(At::Live, named(&fs, "new")).unwrap().mode & 0o7777, 0o4755);
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_is_allowed_behind_a_gap_is_told() {
+    allowed_behind_the_gap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "who may read what it held before is not told")]
+fn what_is_allowed_behind_a_gap_untold_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::GapGrants, allowed_behind_the_gap);
 }
 
 #[test]

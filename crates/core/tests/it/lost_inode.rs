@@ -7,8 +7,8 @@ use crate::common::{World, dir, file};
 use crate::lost_leaf::{block, cut, mounted_read_only, repaired, settle};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
-use nenrin_core::repair::{LossKind, RepairReport};
-use nenrin_core::{AllocateMode, At, Error, Fs, RenameMode, SetAttr};
+use nenrin_core::repair::{Loss, LossKind, RepairReport};
+use nenrin_core::{AllocateMode, At, Error, Fs, RenameMode, SetAttr, XattrMode};
 use std::sync::Arc;
 
 /// Extents of four blocks, with holes of four between them: several leaves of them.
@@ -217,15 +217,33 @@ fn written_behind(w: &World, fs: Arc<Fs>, m: Ino) -> Arc<Fs> {
 }
 
 /// The owner is lost with the inode, and the one that is made anew is root: no program runs as root for that.
-#[test]
-fn a_file_without_inode_gives_nobody_rights() {
+fn rights_without_inode() {
     let (w, fs, m) = volume(0);
     let fs = written_behind(&w, fs, m);
     fs.setattr(m, &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
+    fs.setxattr(m, b"security.capability", &[1; 3000], XattrMode::Any).unwrap();
+    fs.setxattr(m, b"user.kept", b"kept", XattrMode::Any).unwrap();
     fs.sync_all().unwrap();
-    let (fs, _) = repaired(&cut(&w));
+    let (fs, report) = repaired(&cut(&w));
     assert_eq!(fs.getattr(At::Live, m).unwrap().mode & 0o7777, 0o755);
+    let capability = fs.getxattr(At::Live, m, b"security.capability");
+    assert!(matches!(capability, Err(Error::NoAttribute)), "a program whose owner is lost has capabilities");
+    assert_eq!(fs.getxattr(At::Live, m, b"user.kept").unwrap(), b"kept");
+    let is_told = |l: &Loss| l.ino == Some(m) && l.kind == LossKind::AttributesLost && l.text.contains("capabilities");
+    assert!(report.losses.iter().any(is_told), "{:?}", report.losses);
     fs.close().unwrap();
+}
+
+#[test]
+fn a_file_without_inode_gives_nobody_rights() {
+    rights_without_inode();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a program whose owner is lost has capabilities")]
+fn capabilities_of_a_file_without_inode_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::CapabilitiesStay, rights_without_inode);
 }
 
 /// Two names; one goes after content was written and synced.
