@@ -122,8 +122,14 @@ pub fn path_of(name: &str) -> PathBuf {
         return path;
     }
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let mut open = open.filter_map(|fd| fs::read_link(fd.path()).ok());
-    open.find(|to| to.display().to_string() == name).unwrap_or(path)
+    let open = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+    only_one(open.filter(|to| to.display().to_string() == name)).unwrap_or(path)
+}
+
+/// The path that all of these are: of two that look the same nobody knows which is meant.
+fn only_one(mut paths: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    let first = paths.next()?;
+    paths.all(|other| other == first).then_some(first)
 }
 
 /// What tells one device from another, whatever path leads to it.

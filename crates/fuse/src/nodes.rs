@@ -222,6 +222,12 @@ impl OpenFiles {
     pub fn take_lost(&self, ino: u64) -> bool {
         self.0.shard(ino).get_mut(&ino).is_some_and(|file| std::mem::take(&mut file.lost))
     }
+    /// What was lost of any file so far is nobody's to be told.
+    pub fn forget_losses(&self) {
+        for shard in &self.0.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).values_mut().for_each(|file| file.lost = false);
+        }
+    }
     /// The kernel is told that its attributes are out of date.
     pub fn note_notice(&self, ino: u64) {
         if let Some(file) = self.0.shard(ino).get_mut(&ino) {

@@ -165,6 +165,8 @@ fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
     // Nothing is overwritten before all of them have their lengths.
     let result = sized(all, wishes, &mut made).and_then(|devices| {
         paths.iter().zip(&devices).try_for_each(|(path, device)| clear(path, device, wishes))?;
+        // From here on it is nearly done.
+        paths.iter().try_for_each(|path| not_interrupted(path))?;
         write(paths, &devices, wishes, &options)
     });
     if result.is_err() {
@@ -280,13 +282,14 @@ impl Prepared {
 /// Makes a device ready for a volume that is there: a new image file, or what may be overwritten, which its owner does when it takes it.
 pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: bool) -> Result<Prepared, Fail> {
     let wishes = Wishes { size, sparse, force, ..Wishes::default() };
+    // Before anything starts a thread, which would take them.
+    sys::block_ending_signals().at("signals")?;
     let looked = look_at(path, &wishes)?;
     let (is_file, had, bytes) = (looked.is_file, looked.had, looked.bytes);
     if size.is_some() && bytes < whole_blocks(had) {
         let text = format!("has {had} bytes, more than --size says; make it shorter, or leave --size away");
         return Err(Fail::at(path.display(), text));
     }
-    sys::block_ending_signals().at("signals")?;
     let mut made = Made::default();
     let ready = sized(vec![looked], &wishes, &mut made).and_then(|devices| {
         // What is new of it becomes the host's for good.

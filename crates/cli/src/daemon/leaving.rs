@@ -61,17 +61,27 @@ impl Service {
     /// came until it left is committed. `here`: what is said of places that this process sees.
     fn await_release(&self, number: u64, device: &str, here: &str, warnings: Vec<String>) -> Result<Answer, Fail> {
         let stays = self.await_end(number, device, here);
-        let mut state = self.lock();
-        // Who has begun to close commits, too.
-        while (state.mounts.is_empty() || state.fs.is_none()) && state.closed.is_none() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let released = self.release_or_commit()?;
+        Ok(Answer::of(Released { released, mounts: self.mounts(), stays, warnings }))
+    }
+
+    /// Whether the volume is released. Who has begun to close commits, too; else all is committed while nobody closes.
+    fn release_or_commit(&self) -> Result<bool, Fail> {
+        loop {
+            let mut state = self.lock();
+            while (state.mounts.is_empty() || state.fs.is_none()) && state.closed.is_none() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if let Some(closed) = state.closed.clone() {
+                return closed.map(|()| true);
+            }
+            drop(state);
+            let _open = self.committing();
+            let fs = self.lock().fs.clone();
+            if let Some(fs) = fs {
+                return self.committed(Some(&*fs)).map(|()| false);
+            }
         }
-        let (closed, fs) = (state.closed.clone(), state.fs.clone());
-        drop(state);
-        let is_released = closed.is_some();
-        closed.unwrap_or_else(|| self.committed(fs.as_deref()))?;
-        drop(fs);
-        Ok(Answer::of(Released { released: is_released, mounts: self.mounts(), stays, warnings }))
     }
 
     /// Makes durable what programs have written by now, through any mount.

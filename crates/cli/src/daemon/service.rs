@@ -141,6 +141,8 @@ pub struct Service {
     watching_anew: Mutex<()>,
     /// Images that are to be cut. Held while a device is resized.
     pub(super) to_cut: Mutex<Vec<Cut>>,
+    /// Held by who commits for a mount that has left: the volume is not closed meanwhile.
+    committing: Mutex<()>,
     /// The volume until it is closed, also while that takes its time.
     judged: Mutex<Weak<Fs>>,
     events: Mutex<Sender<Event>>,
@@ -186,6 +188,7 @@ impl Service {
             judged,
             watching_anew: Mutex::default(),
             to_cut: Mutex::default(),
+            committing: Mutex::default(),
             events: Mutex::new(events),
             scrub: Mutex::default(),
             clean: Mutex::default(),
@@ -289,6 +292,7 @@ impl Service {
         state.closing = true;
         let fs = state.fs.take();
         drop(state);
+        drop(self.committing());
         let result = match fs {
             Some(fs) => {
                 // Where that fails closing says why.
@@ -366,6 +370,10 @@ impl Service {
 
     pub(super) fn watches(&self) -> Arc<[Watch]> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn committing(&self) -> MutexGuard<'_, ()> {
+        self.committing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn to_cut(&self) -> MutexGuard<'_, Vec<Cut>> {

@@ -542,7 +542,9 @@ fn allows_more(state: &State, record: &Record<'_>) -> Result<Option<(Ino, bool)>
     let has = |bit| mask & bit != 0;
     let added = if has(attr_mask::MODE) { mode & !inode.mode & 0o7777 } else { 0 };
     let is_other = has(attr_mask::UID) && *uid != inode.uid || has(attr_mask::GID) && *gid != inode.gid;
-    Ok((added != 0 || is_other).then_some((ino, added & 0o6000 != 0)))
+    // Bits that it had may be somebody else's behind the gap, and so what it holds.
+    let sets_ids = has(attr_mask::MODE) && mode & 0o6000 != 0;
+    Ok((added != 0 || is_other || sets_ids).then_some((ino, sets_ids || inode.mode & 0o6000 != 0)))
 }
 
 /// Behind a gap these files were given rights of their own, and what they hold is what they held before it.

@@ -67,6 +67,10 @@ impl Server {
         if !self.crowded.load(Ordering::Acquire) {
             return reply.result(self.getattr(ino));
         }
+        // Whoever is let in or kept out is so by what is told without a handle: that stays valid.
+        if fh.is_none() {
+            return reply.result(self.getattr(ino));
+        }
         let is_write = fh.is_some_and(|fh| fh & HANDLE_WRITES != 0) && self.open_files.is_told(ino, Instant::now());
         if !is_write {
             return self.tell_and_have_ask(ino, self.open_files.notices(ino), reply);
@@ -85,6 +89,7 @@ impl Server {
             }
             if has_room(&server.volume.usage()) {
                 server.crowded.store(false, Ordering::Release);
+                server.open_files.forget_losses();
             }
             server.tell_and_have_ask(ino, notices, reply);
         });

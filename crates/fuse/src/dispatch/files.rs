@@ -175,6 +175,8 @@ impl Server {
         if self.changeable().is_err() || past::is_past(ino) {
             return reply.ok();
         }
+        // The kernel asks only where all that it kept has come in, and tells what was lost before by itself.
+        self.open_files.take_lost(ino);
         let ino = Ino(ino);
         let done: Done = Box::new(move |result| reply.done(result));
         let (leaders, waits) = match syncs {

@@ -99,7 +99,7 @@ pub(crate) struct Server {
     /// For what else first needs pages, or has some dropped: syncs do not wait for those.
     pages: Helper,
     /// Requests that wait for pages.
-    bringing: AtomicUsize,
+    bringing: [AtomicUsize; 2],
     /// Something that the kernel kept was lost for want of room, and there is little still.
     crowded: AtomicBool,
     requests: Requests,
@@ -185,7 +185,7 @@ impl Server {
             helper: Helper::new(),
             names: Helper::new(),
             pages: Helper::new(),
-            bringing: AtomicUsize::new(0),
+            bringing: [const { AtomicUsize::new(0) }; 2],
             crowded: AtomicBool::new(false),
             requests: Requests::new(),
             nodes: Nodes::new(),

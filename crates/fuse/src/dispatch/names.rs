@@ -12,22 +12,35 @@ use std::sync::atomic::Ordering;
 
 const CHANGE: u32 = perm::WRITE | perm::EXECUTE;
 
+/// Who waits for what the kernel sends. What may be left to answer at once takes nothing from who protects content.
+#[derive(Clone, Copy)]
+enum Waiter {
+    /// A change of names or permissions.
+    Change,
+    /// Who only asks.
+    Question,
+}
+
 /// A request that waits for what the kernel sends, until it is answered.
-struct Waits(Arc<Server>);
+struct Waits(Arc<Server>, Waiter);
 
 impl Waits {
     /// Unless too many do: what the kernel sends takes an entry of a ring, of which each that waits has one until it is answered.
-    fn begin(server: &Arc<Server>) -> Option<Self> {
-        let most = if server.agreed.rings() { crate::ring::DEPTH as usize / 2 } else { usize::MAX };
+    fn begin(server: &Arc<Server>, waiter: Waiter) -> Option<Self> {
+        let part = match waiter {
+            Waiter::Change => 2,
+            Waiter::Question => 4,
+        };
+        let most = if server.agreed.rings() { crate::ring::DEPTH as usize / part } else { usize::MAX };
         let one_more = |n: usize| (n < most).then_some(n + 1);
-        let begun = server.bringing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        begun.ok().map(|_| Self(server.clone()))
+        let begun = server.bringing[waiter as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        begun.ok().map(|_| Self(server.clone(), waiter))
     }
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.0.bringing.fetch_sub(1, Ordering::Relaxed);
+        self.0.bringing[self.1 as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -115,7 +128,7 @@ impl Server {
         if inos.is_empty() {
             return change();
         }
-        let Some(waits) = Waits::begin(self) else { return change() };
+        let Some(waits) = Waits::begin(self, Waiter::Change) else { return change() };
         let inos = inos.to_vec();
         self.names.run(move || {
             waits.0.bring_in(&inos);
@@ -126,7 +139,7 @@ impl Server {
     /// Runs `answer` where it may wait for pages of a file, for which no directory is locked; or at once, and tells it so, where too
     /// many wait already.
     pub(super) fn after_pages(self: &Arc<Self>, answer: impl FnOnce(bool) + Send + 'static) {
-        let Some(waits) = Waits::begin(self) else { return answer(false) };
+        let Some(waits) = Waits::begin(self, Waiter::Question) else { return answer(false) };
         self.pages.run(move || {
             answer(true);
             drop(waits);

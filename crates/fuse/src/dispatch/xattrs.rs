@@ -108,6 +108,9 @@ impl Server {
         } else {
             self.set_acl(ino, acl::ACCESS, &acl, Some(new))?;
         }
+        if new != old {
+            self.open_files.leave_alone(ino);
+        }
         if new & 0o6000 != 0 {
             self.privileges_may_have_grown();
         }
