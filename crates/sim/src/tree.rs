@@ -438,8 +438,9 @@ impl Tree {
     /// # Errors
     /// As chmod(2), chown(2), truncate(2), utimensat(2).
     pub fn setattr(&mut self, ino: u64, set: &SetAttr, now: Time) -> Outcome<()> {
-        if set.size.is_some() {
+        if let Some(size) = set.size {
             self.regular(ino)?;
+            ends_within(0, size)?;
         }
         let i = self.get(ino)?;
         let time = |t: SetTime| match t {

@@ -304,8 +304,9 @@ fn what_found_no_room_is_told() {
     let path = place.path("mnt/much");
     let file = fs::File::create(&path).unwrap();
     let bytes = vec![7; 1 << 20];
-    (0..60).for_each(|_| (&file).write_all(&bytes).unwrap());
-    assert!(file.sync_all().is_err());
+    // Some of what was taken is lost by then, and a write may be told that first.
+    let is_told = (0..60).any(|_| (&file).write_all(&bytes).is_err());
+    assert!(file.sync_all().is_err() || is_told);
     let problems = place.info()["problems"].to_string();
     assert!(problems.contains("found no room") && problems.contains("/much"), "{problems}");
     wait_until("the loss is logged", || fs::read_to_string(&log).is_ok_and(|text| text.contains("found no room")));
