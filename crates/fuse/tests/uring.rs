@@ -245,7 +245,7 @@ fn looking_for_holes_leaves_entries_for_what_it_waits_for() {
     let Some(found) = all_are_answered(|_, file| raw::lseek(file, 0, libc::SEEK_DATA)) else { return };
     let refused = |e: &std::io::Error| e.raw_os_error() == Some(libc::EINVAL);
     assert!(found.iter().all(|found| found.as_ref().map_or_else(refused, |at| *at == 1 << 20)), "{found:?}");
-    assert!(found.iter().filter(|found| found.is_ok()).count() >= 16, "{found:?}");
+    assert!(found.iter().filter(|found| found.is_ok()).count() >= 8, "{found:?}");
 }
 
 #[test]
