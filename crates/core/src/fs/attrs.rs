@@ -17,7 +17,8 @@ use std::ops::ControlFlow;
 const CLOSED_PAGES_MAX: usize = 31;
 /// An attribute that is replaced may become a little larger: up to a multiple of so many bytes.
 const REPLACED_BYTES: usize = 256;
-const CAPS_XATTR: &[u8] = b"security.capability";
+/// The attribute that says which capabilities a program has.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
@@ -41,7 +42,7 @@ impl Fs {
                 let inner = self.lock_to_accept()?;
                 inner.state.inode_ahead(ino)?;
                 if set.kill_privileges && inner.state.inode(ino)?.is_some_and(|i| i.flags & INODE_CAPS != 0) {
-                    inner.state.xattr_ahead(ino, CAPS_XATTR, None)?;
+                    inner.state.xattr_ahead(ino, CAPABILITY, None)?;
                 }
                 drop(inner);
                 self.truncate(ino, size, set)?
@@ -55,7 +56,7 @@ impl Fs {
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
         let loses_caps = set.kill_privileges && inode.flags & INODE_CAPS != 0;
         if loses_caps {
-            inner.state.xattr_ahead(ino, CAPS_XATTR, None)?;
+            inner.state.xattr_ahead(ino, CAPABILITY, None)?;
         }
         let wall = self.clock.wall();
         let resolve = |t: SetTime| match t {
@@ -120,7 +121,7 @@ impl Fs {
             }
         }
         if loses_caps {
-            let record = Record::RemoveXattr { ino, ctime: wall, name: CAPS_XATTR };
+            let record = Record::RemoveXattr { ino, ctime: wall, name: CAPABILITY };
             inner.log(&record, now)?;
             inner.set_content_ctime(ino, wall);
         }

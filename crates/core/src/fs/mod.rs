@@ -91,7 +91,7 @@ use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLoc
 
 pub use account::Freed;
 pub use at_once::Joined;
-pub(crate) use attrs::grants_by;
+pub(crate) use attrs::{CAPABILITY, grants_by};
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, OrderStatus, Rest};
 pub use commit::Done;

@@ -20,7 +20,7 @@ use super::salvage;
 use super::unknown::{Hole, Unknown};
 use crate::breaks::{Break, broken};
 use crate::devices::Assembly;
-use crate::fs::grants_by;
+use crate::fs::{CAPABILITY, grants_by};
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::per_segment::PerSegment;
@@ -155,9 +155,6 @@ impl Candidate {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
     }
 }
-
-/// The attribute that says which capabilities a program has.
-pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// Partials behind `begin`, up to the furthest that is proven, that are not there. What comes behind that makes up for none of them.
 fn missing(begin: u64, furthest: u64, there: impl Iterator<Item = u64>) -> u64 {

@@ -5,12 +5,12 @@
 //! 1. A file block of which nothing is known never reads as zeros: it gets an
 //!    extent that says so, in the past too as far as no past version is known.
 
-use super::base::CAPABILITY;
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
 use super::regain::{count_blocks, forks_being_removed, newest_fork};
 use super::salvage::lost_extent;
 use crate::breaks::{Break, broken};
+use crate::fs::CAPABILITY;
 use crate::state::{SLOT_MASK, orphan_key, reap_key, xattr_pieces};
 use crate::{FileKind, Result};
 use nenrin_format::items::{

@@ -436,6 +436,17 @@ fn privileges_in_the_gap() {
         false,
     );
     assert_eq!(fs.getattr(At::Live, named(&fs, "program")).unwrap().mode & 0o7777, 0o750);
+    // Bits that it had, and gets again for somebody else.
+    let (fs, ..) = repaired_behind(
+        |fs, _| fill(fs, named(fs, "program"), 0, 8),
+        |fs, _| {
+            let f = named(fs, "program");
+            fs.setattr(f, &SetAttr { uid: Some(1000), ..SetAttr::default() }).unwrap();
+            fs.setattr(f, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
+        },
+        false,
+    );
+    assert_eq!(fs.getattr(At::Live, named(&fs, "program")).unwrap().mode & 0o7777, 0o755, "for its new owner");
 }
 
 /// What others are allowed behind the gap they are allowed to do with what the file held before it.
