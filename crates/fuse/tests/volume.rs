@@ -202,6 +202,8 @@ fn what_is_emptied_by_its_name_is_not_held_back() {
     let fill = || {
         fs::write(&path, b"old").unwrap();
         fs.sync_all().unwrap();
+        // Its handle ends behind the call: until then what is emptied by its name may be of whoever has that open.
+        mounted.settle();
     };
     fill();
     raw::truncate(&path, 0).unwrap();
