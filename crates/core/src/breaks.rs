@@ -428,6 +428,8 @@ pub enum Break {
     MmpSyncsLate,
     /// Nobody is told when a thread that leads panics.
     LeadersLost,
+    /// Nor when one panics that makes room for others, or settles a file.
+    AwaitedLost,
     /// Commits behind that of a thread that is lost wait for it.
     LostHoldsOthers,
     /// Index segments that are hardly sparse are left alone as long as there are sparse ones.

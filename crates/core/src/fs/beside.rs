@@ -10,7 +10,7 @@
 
 use super::behind::BEHIND_PAGES;
 use super::bursts::Who;
-use super::guard::Guard;
+use super::guard::{Awaited, Guard};
 use super::{Fs, Inner};
 use crate::storage::Storage;
 use crate::{Order, Result};
@@ -217,9 +217,11 @@ impl Fs {
         }
         inner.begin_settling(ino);
         drop(inner);
+        let awaited = Awaited(self);
         let behind = self.write_all_behind(ino, few, Pace::Full);
         let settled = behind.and_then(|()| self.settle(self.lock(), |other| other == ino));
         let settled = settled.and_then(|()| self.owns_to_write());
+        drop(awaited);
         let mut inner = self.lock();
         inner.end_settling(ino);
         self.wake_idle(&inner);

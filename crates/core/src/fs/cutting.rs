@@ -12,7 +12,7 @@
 //!    up to the last step the file takes no other change.
 
 use super::beside::giving_way;
-use super::guard::Guard;
+use super::guard::{Awaited, Guard};
 use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -153,7 +153,9 @@ impl Fs {
         inner.begin_settling(ino);
         drop(inner);
         let _way = giving_way();
+        let awaited = Awaited(self);
         let done = self.cut_in_steps(ino, cut, halved);
+        drop(awaited);
         let mut inner = self.lock();
         inner.end_settling(ino);
         self.wake_idle(&inner);

@@ -4,7 +4,8 @@
 //! 1. Nobody waits for a write or a flush of a device while holding it: so whoever waits for it waits for no commit. Such waits
 //!    are counted ([`super::Counters::device_waits_locked`]); there are none.
 
-use super::Inner;
+use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -20,6 +21,20 @@ thread_local! {
 /// Whether this thread holds the lock of a volume.
 pub(crate) fn is_held() -> bool {
     HELD.get() > 0
+}
+
+/// Ends the volume where a thread panics that others wait for while it holds no lock: they would wait for ever. It must not live inside of
+/// what holds the lock.
+pub(super) struct Awaited<'a>(pub &'a Fs);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !broken(Break::AwaitedLost) {
+            let mut inner = self.0.lock();
+            inner.fail("a thread that others waited for has failed");
+            self.0.wake_idle(&inner);
+        }
+    }
 }
 
 /// Counts as long as it lives.

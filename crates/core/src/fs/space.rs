@@ -15,7 +15,7 @@ use super::background::ToSweep;
 use super::bursts::Who;
 use super::crowded::Held;
 use super::growth::{Growth, Tried};
-use super::guard::Guard;
+use super::guard::{Awaited, Guard};
 use super::{DataWrite, Fs, Inner, Request};
 use crate::breaks::{Break, broken};
 use crate::content::Content;
@@ -458,7 +458,9 @@ impl Fs {
             inner.making_room = true;
             inner.counters.room_rounds += 1;
             drop(inner);
+            let awaited = Awaited(self);
             let made = self.make_room(round, idle, enough);
+            drop(awaited);
             let mut inner = self.lock();
             inner.making_room = false;
             self.wake_idle(&inner);
@@ -479,7 +481,9 @@ impl Fs {
         }
         inner.making_room = true;
         drop(inner);
+        let awaited = Awaited(self);
         let made = self.make_room(0, 0, &|inner, more| inner.room_blocks(self) + more >= blocks);
+        drop(awaited);
         let mut inner = self.lock();
         inner.making_room = false;
         self.wake_idle(&inner);
@@ -582,6 +586,7 @@ impl Fs {
         let (what, mut unread) = self.lock_to_change()?.take_released();
         let mut all = true;
         let mut ended = Ok(());
+        let awaited = Awaited(self);
         for range in what {
             match self.sweep_for_room(range) {
                 Ok(done) => all &= done,
@@ -593,6 +598,7 @@ impl Fs {
                 break;
             }
         }
+        drop(awaited);
         let mut inner = self.lock();
         inner.sweeping = false;
         // In the background it is all done again; that tells of what cannot be read, too.

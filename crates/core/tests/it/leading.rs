@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
 use crate::common::file;
-use crate::common::gate::{World, is_answered, is_write, world};
+use crate::common::gate::{World, is_answered, is_long_write, is_read, is_write, world};
 #[cfg(feature = "breaks")]
 use nenrin_core::breaks::{Break, with};
 use nenrin_core::format::Ino;
@@ -202,6 +202,76 @@ fn a_thread_is_lost_in_the_device() {
     world.gate.open();
     assert!(answers[1].recv_timeout(Duration::from_secs(10)).expect("nobody answers any more").is_err());
     assert!(world.fs.failed().is_some() && world.fs.close().is_err());
+}
+
+/// What a write to the file is told by the time the thread is lost that waits for the device.
+fn told_beside_lost(world: &World, ino: Ino, lost: thread::JoinHandle<()>) -> Result<(), Error> {
+    world.gate.wait_until(|s| s.waiting > 0);
+    world.gate.panics(0);
+    assert!(lost.join().is_err());
+    world.gate.open();
+    let (tx, rx) = mpsc::channel();
+    let fs = world.fs.clone();
+    spawn(move || tx.send(fs.write(ino, 0, &[9; 4096], 0).map(drop)));
+    rx.recv_timeout(Duration::from_secs(20)).expect("nobody answers any more")
+}
+
+/// The file takes no change while it is settled.
+fn a_thread_that_settles_is_lost() {
+    let (world, inos) = files(1);
+    let ino = inos[0];
+    world.gate.close(is_long_write, 0);
+    assert_eq!(world.fs.write(ino, 0, &vec![1; 4 << 20], 0).unwrap(), 4 << 20);
+    let fs = world.fs.clone();
+    let lost = spawn(move || fs.fsync_wait(ino).unwrap());
+    assert!(told_beside_lost(&world, ino, lost).is_err());
+    assert!(world.fs.failed().is_some());
+}
+
+/// Who has no room waits for who makes some.
+fn a_thread_that_makes_room_is_lost() {
+    const BLOCKS: u64 = 8192;
+    let world = world(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let fs = world.fs.clone();
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.write(ino, 0, &vec![1; (BLOCKS * 4096) as usize], 0).unwrap();
+    fs.sync_all().unwrap();
+    world.gate.close(is_read, 0);
+    // Each second block becomes garbage, until the cleaner reads the others.
+    let lost = spawn(move || {
+        for at in 0.. {
+            fs.write(ino, at * 2 % BLOCKS * 4096, &[2; 4096], 0).unwrap();
+            if at % 256 == 0 {
+                fs.sync_all().unwrap();
+            }
+        }
+    });
+    assert!(told_beside_lost(&world, ino, lost).is_err());
+    assert!(world.fs.failed().is_some());
+}
+
+#[test]
+fn a_thread_that_settles_a_file_and_is_lost_strands_nobody() {
+    a_thread_that_settles_is_lost();
+}
+
+#[test]
+fn a_thread_that_makes_room_and_is_lost_strands_nobody() {
+    a_thread_that_makes_room_is_lost();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "nobody answers any more")]
+fn a_lost_thread_that_settled_is_noticed() {
+    with(Break::AwaitedLost, a_thread_that_settles_is_lost);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "nobody answers any more")]
+fn a_lost_thread_that_made_room_is_noticed() {
+    with(Break::AwaitedLost, a_thread_that_makes_room_is_lost);
 }
 
 #[test]

@@ -213,20 +213,35 @@ impl Fs {
     /// be forgotten gets an inode that never had a name.
     ///
     /// # Errors
-    /// [`Error::ForgetInUse`] while a file that was removed is in use; [`Error::Forget`] when a device is absent.
+    /// [`Error::ForgetInUse`] while a file that was removed is in use; [`Error::Forget`] when a device is absent; [`Error::NoSpace`] while
+    /// there is no room to let go of one that nobody uses.
     pub fn forget_free(&self) -> Result<()> {
         drop(self.lock_to_accept()?);
         self.all_devices_are_there()?;
-        let used = self.lock().state.orphans()?;
-        if !used.is_empty() {
-            let text =
-                "a file that was removed is in use by a program, and may be what is meant; close it, then try again";
-            return Err(Error::ForgetInUse(text.into()));
-        }
+        self.let_unused_go()?;
         let ino = self.tmpfile(&NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" })?.ino;
         self.release(ino);
         self.sync_received(false)?;
+        // What is live stays off the list, and then nothing would be wiped.
+        if self.lock().state.inode(ino)?.is_some() {
+            return Err(Error::NoSpace);
+        }
         if broken(Break::ForgetFreeSkipped) { Ok(()) } else { self.put_on_the_list(&[ino]) }
+    }
+
+    /// No file that was removed is live any more.
+    fn let_unused_go(&self) -> Result<()> {
+        let mut inner = self.room_to_let_go()?;
+        while inner.nodes_to_spare(self) > 0 && inner.let_orphan_left_go(self)? {}
+        let used = inner.state.orphans()?;
+        if used.is_empty() {
+            return Ok(());
+        }
+        if used.iter().all(|ino| inner.orphans_left.contains(ino)) {
+            return Err(Error::NoSpace);
+        }
+        let text = "a file that was removed is in use by a program, and may be what is meant; close it, then try again";
+        Err(Error::ForgetInUse(text.into()))
     }
 
     fn all_devices_are_there(&self) -> Result<()> {
@@ -375,5 +390,29 @@ impl Inner {
             format!("{} is there; remove it first", String::from_utf8_lossy(&path).escape_debug())
         };
         Err(Error::Forget(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::testing::{create, device, mount};
+
+    /// One that only waited for room is not in use by anybody.
+    #[test]
+    fn what_nobody_uses_does_not_keep_what_is_free_from_being_wiped() {
+        let fs = mount(&device(16, 64), MountOptions::default());
+        let ino = create(&fs, "f");
+        fs.retain(ino);
+        fs.unlink(Ino::ROOT, b"f").unwrap();
+        fs.sync_all().unwrap();
+        // As `release` leaves it where it is refused.
+        let mut inner = fs.lock();
+        inner.forget_use(ino);
+        inner.orphans_left.insert(ino);
+        drop(inner);
+        fs.forget_free().unwrap();
+        assert_eq!(fs.lock().state.forgetting.len(), 1);
     }
 }
