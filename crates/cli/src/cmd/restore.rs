@@ -272,12 +272,24 @@ fn plural(n: u64, one: &str, many: &str) -> String {
 fn list_deleted(dir: &Path, json: bool) -> Outcome {
     let (mut teller, _, path) = told_by(dir)?;
     let list = teller.gone(&path, dir)?;
-    if json {
-        output::json(&list)?;
-    } else {
-        output::print(&states::show_gone(&list));
+    match (json, list.is_empty()) {
+        (true, _) => output::json(&list)?,
+        (false, true) => {}
+        (false, false) => output::print(&states::show_gone(&list)),
     }
-    Ok(0)
+    if list.is_empty() {
+        // One that is of an older version cannot say how far it looks.
+        let reach = teller.reach(&path).map_or_else(|_| String::new(), |reach| format!("; {reach}"));
+        output::notice(format!("{}: nothing is known to have been removed from it{reach}", dir.display()));
+    }
+    let damaged = list.iter().filter(|g| g.damage.is_some()).count() as u64;
+    if damaged > 0 {
+        let what = plural(damaged, "name stands for what cannot be read", "names stand for what cannot all be read");
+        output::notice(format!(
+            "{what}, since it is damaged; another state may have it (nenrin history), and nenrin check tells more"
+        ));
+    }
+    Ok(if damaged > 0 { FAILURE } else { 0 })
 }
 
 /// Where the newest state and the newest snapshot show what has this name now, if there is a snapshot.

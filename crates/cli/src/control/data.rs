@@ -68,6 +68,12 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         path: PathBuf,
     },
+    /// How far back anything is known of what is below a directory.
+    Reach {
+        /// Its path from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+    },
     /// The checkpoint that a WHEN means.
     Find {
         /// As the user said it; a moment as RFC 3339.

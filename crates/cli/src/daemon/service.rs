@@ -548,6 +548,7 @@ impl Service {
                 let fs = self.fs()?;
                 Ok(Answer::of(crate::states::gone(&fs, &path, &mut |some| parts.send(&some))?))
             }
+            Request::Reach { path } => Ok(Answer::of(states::reach(&*self.fs()?, &path))),
             Request::Find { when } => {
                 let fs = self.fs()?;
                 let (found, landmarks_only) = past::find_or_landmark(&fs, &when)?;

@@ -28,6 +28,7 @@ mod past;
 mod restore;
 mod restore_elsewhere;
 mod restore_links;
+mod restore_list;
 mod restore_names;
 mod restore_safety;
 mod restore_to;
