@@ -26,6 +26,7 @@ mod other_user;
 mod owner_lost;
 mod past;
 mod restore;
+mod restore_database;
 mod restore_elsewhere;
 mod restore_links;
 mod restore_list;
