@@ -36,7 +36,7 @@ text "Each line is a state that can be gone back to. Look at the first one, in t
 first=$(nenrin history --json work/thesis/chapter1.txt | sed -n 's/^ *"cno": \([0-9]*\),$/\1/p' | head -1)
 step "cat work/.nenrin/at/$first/thesis/chapter1.txt"
 step "nenrin diff --content work/thesis $first"
-text "Bring it back beside the new one, or in its place. What is replaced stays in the history, so this can be undone, too:"
+text "Bring it back beside the new one, or in its place. What is replaced goes to a checkpoint first, so this can be undone, too (on a full volume: see below):"
 step "nenrin restore work/thesis/chapter1.txt --at $first --to work/thesis/chapter1.old.txt"
 step "nenrin restore work/thesis/chapter1.txt --at $first --force"
 printf '\n%s\n' "A name that is restored is a file of its own. Where the old file has other names (hard links) these keep what they have, and it is told. \`--in-place\` instead of \`--force\` writes to the file itself,

@@ -48,7 +48,7 @@ pub fn is_kept(path: &Path, shown: &dyn Fn() -> Option<Shown>) -> Result<Keeper,
 const STEP: Duration = Duration::from_millis(20);
 
 /// What tells a file or tree from what it is when something in it has changed: names, inodes, and when each of these changed.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Print {
     /// Sums of hashes, whatever the order.
     sum: u64,
@@ -57,6 +57,12 @@ pub struct Print {
 }
 
 impl Print {
+    /// Of a file that is as `meta` says.
+    pub fn of_file(path: &Path, meta: &Metadata) -> Self {
+        let mut print = Self::default();
+        print.add(path, meta);
+        print
+    }
     fn add(&mut self, path: &Path, meta: &Metadata) {
         let mut hash = DefaultHasher::new();
         let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec(), meta.size());

@@ -9,6 +9,7 @@ mod cmd;
 mod command;
 mod control;
 mod daemon;
+mod database;
 mod describe;
 mod device;
 mod diff;
@@ -127,6 +128,7 @@ fn explain(command: &str) -> Outcome {
 const GOING_BACK: &str = "\
 Overwrote a file?  nenrin history FILE, then nenrin restore FILE --at NUMBER --force
 Deleted something? nenrin restore --list-deleted DIR, then nenrin restore DIR/NAME --at NUMBER
+Is the volume full? Keep the state before anything is written: nenrin snapshot create --of NUMBER DIR NAME
 Every state is also there to look at: MOUNTPOINT/.nenrin/at/NUMBER/
 ";
 const EXIT_CODES: &str = "exit codes: 0 done, 1 failed, or not all of it done, 2 called wrongly, 130 interrupted; check has those of fsck(8),\n\

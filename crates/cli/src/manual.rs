@@ -59,7 +59,17 @@ const MORE: &[(&str, &str, &[&str])] = &[
          as ext4 and xfs do it beyond theirs (1901 to 2446, and to 2486).",
         ],
     ),
-    ("mount", "FSTAB", &["/dev/sdb1 /data nenrin noatime,allow_other 0 0:\nmounts a volume at boot, for all users"]),
+    (
+        "mount",
+        "FSTAB",
+        &[
+            "/dev/sdb1 /data nenrin noatime,allow_other,nofail 0 0:\nmounts a volume at boot, for all users",
+            "/dev/disk/by-id/ONE /data nenrin x-systemd.requires=/dev/disk/by-id/TWO,nofail 0 0:\nthe same of a volume of two devices. One of them is named, by a name that stays (those of /dev/sdb1 may \
+             be given to others at the next boot), with x-systemd.requires= for each of the others; these are found. A list, as /dev/sdb1,/dev/sdc1, is no device to systemd, which waits for it in vain.",
+            "mount(8) waits for devices of the volume that are not there yet, 10 seconds at most. degraded does not belong into fstab: a device that comes later than that would be left out, and \
+             what is written until it is up to date again would have one copy less. Where one is lost mount it by hand, with -o degraded, and see nenrin-device(8).",
+        ],
+    ),
 ];
 
 /// Writes the page of the program, one for each command, and the names that mount(8), mkfs(8) and fsck(8) know.

@@ -5,13 +5,16 @@
 
 use crate::device::{self, Device};
 use crate::error::Fail;
+use crate::output;
 use nenrin_device::{BLOCK_BYTES, DeviceError, OpenMode};
 use nenrin_format::superblock::{SLOT_BLOCK, SLOTS_PER_AREA, Superblock};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Files of a directory that are looked into at most.
 const CANDIDATES_MAX: usize = 4096;
@@ -128,6 +131,47 @@ pub fn try_open(path: &Path, mode: OpenMode) -> Result<Result<Members, Fail>, De
     }
 }
 
+/// How long mount(8) waits for devices of a volume that are not there yet.
+pub const LATE_TIME: Duration = Duration::from_secs(10);
+/// How often it looks.
+const LATE_STEP: Duration = Duration::from_millis(200);
+
+/// Waits for devices that a volume needs and that are not there, `time` at most: those of a machine that starts come one after the other.
+/// Which these are a device says that is named and there; without one nobody waits. `degraded`: others stand in for those that are
+/// missing, and those that the volume went on without before are not waited for.
+pub fn wait_for_late(named: &[PathBuf], degraded: bool, time: Duration) {
+    let (end, mut told) = (Instant::now() + time, false);
+    loop {
+        let missing = missing(named, degraded);
+        if missing == 0 || Instant::now() >= end {
+            return;
+        }
+        if !told {
+            let (what, are) = if missing == 1 { ("device", "is") } else { ("devices", "are") };
+            let seconds = time.as_secs();
+            let text =
+                format!("{missing} {what} of the volume {are} not there yet; waiting for {seconds} seconds at most");
+            output::notice(format!("{}: {text}", joined(named).display()));
+            told = true;
+        }
+        thread::sleep(LATE_STEP);
+    }
+}
+
+/// How many devices are missing that a volume needs.
+fn missing(named: &[PathBuf], degraded: bool) -> usize {
+    let there: Vec<(&PathBuf, Superblock)> = named.iter().filter_map(|path| Some((path, newest_of(path)?))).collect();
+    let newest = there.iter().max_by_key(|(_, sb)| (sb.table_generation(), sb.generation.0));
+    let Some((path, sb)) = newest.filter(|(_, sb)| sb.members() > 1) else { return 0 };
+    let mut found: Vec<[u8; 16]> = there.iter().filter_map(|(_, sb)| own_identity(sb)).collect();
+    if named.len() == 1 {
+        found.extend(others(path, sb).iter().filter_map(|other| own_identity(&newest_of(other)?)));
+    }
+    let is_used = |index: usize| sb.bands.iter().any(|b| b.members.iter().any(|m| usize::from(m.0) == index));
+    let needed = sb.devices.iter().enumerate().filter(|(i, d)| !d.removed && is_used(*i) && (d.active || !degraded));
+    needed.filter(|(_, d)| !found.contains(&d.uuid)).count()
+}
+
 /// Other devices of the volume that `path` belongs to.
 fn others(path: &Path, sb: &Superblock) -> Vec<PathBuf> {
     let is_block = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
@@ -168,10 +212,16 @@ fn own_identity(sb: &Superblock) -> Option<[u8; 16]> {
 
 /// The volume that the first slots of a device name, and its own identity.
 fn member_of(path: &Path) -> Option<([u8; 16], Option<[u8; 16]>)> {
-    let file = File::open(path).ok()?;
+    newest_of(path).map(|sb| (sb.uuid, own_identity(&sb)))
+}
+
+/// The newest root of the first slots of a device.
+fn newest_of(path: &Path) -> Option<Superblock> {
+    // Of what else there may be, as a pipe, opening waits.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let mut slots = vec![0; SLOTS_PER_AREA as usize * BLOCK_BYTES];
     file.read_exact_at(&mut slots, SLOT_BLOCK * BLOCK_BYTES as u64).ok()?;
-    slots.chunks_exact(BLOCK_BYTES).find_map(|s| Superblock::decode(s).ok()).map(|sb| (sb.uuid, own_identity(&sb)))
+    slots.chunks_exact(BLOCK_BYTES).filter_map(|s| Superblock::decode(s).ok()).max_by_key(|sb| sb.generation.0)
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use nenrin_fuse::mountinfo::parse_all;
 pub use nenrin_fuse::mountinfo::{Mount, all};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The type our mounts have.
@@ -90,6 +91,43 @@ pub fn users(point: &Path) -> Vec<String> {
     others().filter(uses).map(named).collect()
 }
 
+/// Who has a file open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// As `name (pid N)`.
+    pub name: String,
+    /// Also for writing.
+    pub writes: bool,
+}
+
+/// Who has a file open, by whatever name, as far as that can be seen; the caller itself is not meant.
+pub fn users_of_file(file: &Metadata) -> Vec<User> {
+    let wanted = (libc::major(file.dev()), libc::minor(file.dev()), file.ino());
+    // Whoever serves it is not asked.
+    let is_it = |link: &Path| {
+        statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty())
+            .is_ok_and(|m| (m.stx_dev_major, m.stx_dev_minor, m.stx_ino) == wanted)
+    };
+    let user = |pid: u32| {
+        let open: Vec<PathBuf> = links_of(pid).filter(|link| is_it(link)).collect();
+        (!open.is_empty()).then(|| User { name: named(pid), writes: open.iter().any(|link| writes(pid, link)) })
+    };
+    others().filter_map(user).collect()
+}
+
+/// Whether a process may write by a link to what it uses.
+fn writes(pid: u32, link: &Path) -> bool {
+    let Some(number) = link.file_name().filter(|_| link.parent().is_some_and(|above| above.ends_with("fd"))) else {
+        return false;
+    };
+    let told = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("fdinfo").join(number));
+    let flags = told.ok().and_then(|told| {
+        let line = told.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        i32::from_str_radix(line.trim(), 8).ok()
+    });
+    flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
 /// What keeps a file system that is mounted nowhere here.
 pub fn held_by(device: &str) -> String {
     match holders(device).as_slice() {
@@ -146,5 +184,35 @@ mod tests {
         let (mount, real) = of(Path::new(".")).unwrap();
         assert!(real.starts_with(&mount.point));
         assert!(of(Path::new("/no/such/path")).is_err());
+    }
+    /// By another name, too, and only for what it was opened.
+    #[test]
+    fn who_has_a_file_open_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other] = ["f", "g"].map(|name| dir.path().join(name));
+        fs::write(&path, "").unwrap();
+        fs::hard_link(&path, &other).unwrap();
+        let _own = fs::File::open(&path).unwrap();
+        // What other tests start has it open, too, until it runs.
+        let seen = |wanted: &[User]| {
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            loop {
+                let users = users_of_file(&fs::metadata(&path).unwrap());
+                if users == wanted || std::time::Instant::now() > end {
+                    return users;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        };
+        assert_eq!(seen(&[]), [], "but for ourselves");
+        for writes in [false, true] {
+            let open = fs::OpenOptions::new().read(true).write(writes).open(&other).unwrap();
+            let mut sleeper = std::process::Command::new("sleep").arg("60").stdin(open).spawn().unwrap();
+            let wanted = [User { name: format!("sleep (pid {})", sleeper.id()), writes }];
+            let users = seen(&wanted);
+            sleeper.kill().unwrap();
+            sleeper.wait().unwrap();
+            assert_eq!(users, wanted);
+        }
     }
 }

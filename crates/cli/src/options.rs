@@ -80,7 +80,7 @@ impl Options {
         let wanted = self.lasting();
         let differs = |name: &str| {
             let name = match name {
-                "relatime" => "noatime",
+                "relatime" | "atime" | "strictatime" => "noatime",
                 "nodiscard" => "discard",
                 "default_permissions" => "own_check",
                 name => name,
@@ -188,6 +188,15 @@ pub const OPTIONS: &[OptionInfo] = &[
         o.noatime = false;
         Ok(())
     }),
+    // As relatime, since there is nothing stricter: a read that the kernel answers is seen by nobody.
+    flag("atime", |o, _| {
+        o.noatime = false;
+        Ok(())
+    }),
+    flag("strictatime", |o, _| {
+        o.noatime = false;
+        Ok(())
+    }),
     flag("discard", |o, _| {
         o.core.discard = true;
         Ok(())
@@ -273,7 +282,6 @@ const FOR_MOUNT8: &[&str] = &[
     "nofail",
     "_netdev",
     "async",
-    "atime",
     "lazytime",
     "mand",
     "iversion",
@@ -425,6 +433,10 @@ mod tests {
         assert!(!parse_one("ro,rw").unwrap().core.read_only);
         assert!(!parse(&["suid".into(), "nosuid".into()]).unwrap().suid);
         assert_eq!(parse_one("cp=1,cp=2").unwrap().past.as_deref(), Some("2"));
+        for other in ["atime", "relatime", "strictatime"] {
+            assert!(!parse_one(&format!("noatime,{other}")).unwrap().noatime, "{other}");
+            assert!(parse_one(&format!("{other},noatime")).unwrap().noatime, "{other}");
+        }
     }
 
     #[test]
@@ -435,7 +447,9 @@ mod tests {
         {
             assert_eq!(unlike(same), None, "{same}");
         }
-        for other in ["commit=30", "relatime", "nodiscard", "cache=writeback", "own_check", "mmp", "cache-size=8M"] {
+        for other in
+            ["commit=30", "relatime", "atime", "nodiscard", "cache=writeback", "own_check", "mmp", "cache-size=8M"]
+        {
             assert_eq!(unlike(&format!("ro,{other}")).as_deref(), Some(other));
         }
         let o = parse_one("ro,rw,nodev,dev").unwrap();

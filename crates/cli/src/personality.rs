@@ -64,7 +64,7 @@ fn for_mount8(outcome: Outcome) -> Outcome {
 }
 
 fn mount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
-    let mut call = mount::Call::default();
+    let mut call = mount::Call::by_mount8();
     let mut positional: Vec<OsString> = Vec::new();
     let mut fake = false;
     while let Some(arg) = parser.next()? {

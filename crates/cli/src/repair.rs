@@ -1,7 +1,7 @@
 //! `nenrin check --repair`: the plan, the question, and carrying it out.
 
 use crate::clock::HostClock;
-use crate::cmd::check::{DAMAGED, step};
+use crate::cmd::check::{DAMAGED, step, with_path};
 use crate::error::{Fail, Outcome};
 use crate::output::{self, Progress, printable};
 use crate::{device, members};
@@ -114,16 +114,17 @@ fn room(report: &RepairReport) -> String {
 
 fn as_value(report: &RepairReport, repaired: bool) -> Value {
     let loss = |l: &Loss| {
-        json!({
+        let told = json!({
             "number": l.kind.number(),
             "name": l.kind.name(),
             "meaning": l.kind.meaning(),
             "text": l.text,
-            "path": l.path.as_ref().map(|p| String::from_utf8_lossy(p).into_owned()),
+            "path": null,
             "ino": l.ino.map(|i| i.0),
             "from": l.range.map(|r| r.0),
             "to": l.range.map(|r| r.1),
-        })
+        });
+        with_path(told, l.path.as_deref())
     };
     let mend = |(kind, n): &(MendKind, u64)| json!({ "number": kind.number(), "name": kind.name(), "meaning": kind.meaning(), "count": n });
     json!({

@@ -27,6 +27,7 @@ mod spot;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
+use crate::output::shell_quoted;
 use attributes::{NotTaken, Xattr, has_access_list, is_privileged, mode_then, set_xattrs, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
 use names::Names;
@@ -60,6 +61,8 @@ pub struct Copied {
     pub permissions_lost: u64,
     /// Inodes that got permissions of then that had been taken away since.
     pub permissions_back: u64,
+    /// Names that are files of their own where no hard links can be made.
+    pub links_lost: u64,
 }
 
 /// A copy, and what had to be left out of it.
@@ -142,6 +145,8 @@ pub enum Lack {
     Device,
     /// A device node that a user tells of who is not root, as whom it would be made.
     DeviceOfUser,
+    /// Where it would go there can be nothing like that: links, names, and sizes that a file system does not have.
+    Unfit,
 }
 
 impl Lack {
@@ -156,6 +161,16 @@ impl Lack {
         }
     }
 
+    /// Why something could not be made on another file system, in a directory in which nobody else makes anything.
+    fn of_target(e: &io::Error) -> Option<Self> {
+        match Errno::from_io_error(e)? {
+            Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::FBIG => Some(Self::Unfit),
+            // A name that cannot be, or that is another one with small letters.
+            Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG | Errno::EXIST => Some(Self::Unfit),
+            _ => None,
+        }
+    }
+
     /// In one word, for programs.
     pub const fn word(self) -> &'static str {
         match self {
@@ -165,6 +180,7 @@ impl Lack {
             Self::Forbidden => "forbidden",
             Self::TooLong => "path-too-long",
             Self::Device | Self::DeviceOfUser => "device",
+            Self::Unfit => "unfit",
         }
     }
 
@@ -178,6 +194,7 @@ impl Lack {
             Self::TooLong => "has a longer path there than there can be; restore the directory above it by itself",
             Self::Device => "is a device node (only root may make one)",
             Self::DeviceOfUser => "is a device node (none is made of a volume that a user mounted)",
+            Self::Unfit => "cannot be made where it was to go (its kind, name or size)",
         }
     }
 }
@@ -251,7 +268,7 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
             (calls.keep)()?;
             kept = Some(print);
         }
-        less::is_kept(&to.there(), &*calls.shown).map(|by| keeper.set(by))
+        less::is_kept(&to.there(), &*calls.shown).map(|by| keeper.set(by)).map(|()| print)
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work::new(calls.progress, calls.stop);
@@ -375,9 +392,20 @@ pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
     }
     let (place, said) = (format!("{}: ", to.display()), &e.message);
     let said = said.strip_prefix(&place).unwrap_or(said);
-    let text = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; \
-                removing files makes room, or deleting snapshots (nenrin snapshot list says how much)";
+    let text = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; keep the state \
+                first (nenrin snapshot create --of N DIR NAME), then removing files makes room, or deleting snapshots that do not have \
+                what you look for (nenrin snapshot list says how much)";
     Fail { message: format!("{place}{said}: {text}"), ..e }
+}
+
+/// What helps on a file system that keeps no permissions, where a copy is never private: `from` is what was to be copied.
+pub fn with_plain_copy(e: Fail, from: &Path, to: &Path) -> Fail {
+    if !e.message.ends_with(place::NO_PERMISSIONS) {
+        return e;
+    }
+    let (from, to) = (shell_quoted(from), shell_quoted(to));
+    let text = format!("{}: cp -r --preserve=timestamps {from} {to} copies what it can take", e.message);
+    Fail { message: text, ..e }
 }
 
 /// Bytes read, or copied through memory, before somebody may ask to stop.
@@ -460,8 +488,13 @@ impl<'a> Work<'a> {
         }
         let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(()) };
         if let Some(first) = self.links.get(&meta.ino()) {
-            self.names.note(path, &meta);
-            return fs::hard_link(first, to).at(to.display());
+            match fs::hard_link(first, to) {
+                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => self.copied.links_lost += 1,
+                linked => {
+                    self.names.note(path, &meta);
+                    return linked.at(to.display());
+                }
+            }
         }
         // First, since nothing is made of what has to be left out.
         let listed = match xattrs_of(from) {
@@ -530,7 +563,10 @@ impl<'a> Work<'a> {
         // What is in it comes at once or not at all.
         let entries = fs::read_dir(from).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let Some(entries) = self.known(from, entries)? else { return Ok(false) };
-        DirBuilder::new().mode(0o700).create(to).at(to.display())?;
+        let made = DirBuilder::new().mode(0o700).create(to);
+        if self.made(from, to, made)?.is_none() {
+            return Ok(false);
+        }
         self.depth += 1;
         for entry in entries {
             let name = entry.file_name();
@@ -553,7 +589,7 @@ impl<'a> Work<'a> {
         }
         if kind.is_symlink() {
             let Some(target) = self.known(from, fs::read_link(from))? else { return Ok(false) };
-            return symlink(target, to).at(to.display()).map(|()| true);
+            return self.made(from, to, symlink(target, to)).map(|made| made.is_some());
         }
         let special = [
             (kind.is_fifo(), FileType::Fifo),
@@ -568,7 +604,18 @@ impl<'a> Work<'a> {
         }
         match sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()) {
             Err(Errno::PERM) if is_device => self.without(from, Lack::Device),
-            made => made.at(to.display()).map(|()| true),
+            made => self.made(from, to, made.map_err(io::Error::from)).map(|made| made.is_some()),
+        }
+    }
+
+    /// What was made of `from`; nothing where there can be nothing like that, and the rest of what is copied can do without.
+    fn made<T>(&mut self, from: &Path, to: &Path, made: io::Result<T>) -> Result<Option<T>, Fail> {
+        match made {
+            Err(e) if !self.is_same_volume && self.depth > 0 && Lack::of_target(&e).is_some() => {
+                self.left_out.push(LeftOut { path: from.to_owned(), lack: Lack::Unfit });
+                Ok(None)
+            }
+            made => made.map(Some).at(to.display()),
         }
     }
 
@@ -590,7 +637,8 @@ impl<'a> Work<'a> {
         if (is.dev(), is.is_file()) != (self.volume, true) {
             return Err(Fail::at(from.display(), "became something else while it was copied"));
         }
-        let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
+        let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);
+        let Some(target) = self.made(from, to, target)? else { return Ok(false) };
         let before = self.copied.bytes;
         self.bad.clear();
         match self.content(&source, &target, bytes) {
@@ -601,7 +649,11 @@ impl<'a> Work<'a> {
                 fs::remove_file(to).at(to.display())?;
                 return self.known(from, Err::<(), _>(e)).map(|_| false);
             }
-            Err(Failed::Target(e)) => return Err(Fail::at(to.display(), e)),
+            Err(Failed::Target(e)) => {
+                self.copied.bytes = before;
+                let _ = fs::remove_file(to);
+                return self.made(from, to, Err::<(), _>(e)).map(|_| false);
+            }
         }
         if self.syncs_each {
             target.sync_all().at(to.display())?;
@@ -694,7 +746,11 @@ impl<'a> Work<'a> {
         // No file runs as another user, whatever the volume says.
         let mode = if meta.is_file() { mode & !0o6000 } else { mode };
         if !is_link {
-            fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)).at(to.display())?;
+            match fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)) {
+                // There are none there.
+                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => self.copied.permissions_lost += 1,
+                set => set.at(to.display())?,
+            }
         }
         let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
         let times = Timestamps {

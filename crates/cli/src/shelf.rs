@@ -85,6 +85,17 @@ impl Shelf {
         })
     }
 
+    /// How far back anything is shown.
+    ///
+    /// # Errors
+    /// The states cannot be listed.
+    pub fn reach(&self) -> Result<String, Fail> {
+        Ok(self.states()?.first().map_or_else(
+            || "the volume has no checkpoints".to_owned(),
+            |first| format!("what is kept begins with checkpoint {} of {}", first.cno, when::show_zoned(first.nanos)),
+        ))
+    }
+
     /// All states, oldest first.
     fn states(&self) -> Result<Vec<CheckpointData>, Fail> {
         let mut numbers = Vec::new();
@@ -218,6 +229,7 @@ fn gone_since(
             nanos: state.nanos,
             kind: states::kind(FileKind::from_mode(meta.mode())).into(),
             size: meta.len(),
+            damage: None,
             is_landmark: false,
             fuller_cno: None,
             now: None,

@@ -8,7 +8,7 @@ use crate::output::{printable, table};
 use crate::restore::{has_hidden, is_hidden};
 use crate::size::show_bytes;
 use crate::{report, when};
-use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState, ShedInfo};
+use nenrin_core::{Attr, Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState, ShedInfo};
 use nenrin_format::Cno;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +17,9 @@ use std::time::Instant;
 
 /// Why there is no list of what is gone from something.
 pub const NO_DIRECTORY: &str = "is not a directory, so nothing was removed from it; nenrin history tells its states";
+
+/// The kind of what cannot be read.
+const UNKNOWN: &str = "unknown";
 
 /// What stands for the end of time.
 const FOREVER: &str = "forever";
@@ -94,16 +97,18 @@ pub fn gone(
         let checkpoint = checkpoints.iter().find(|c| c.cno == g.last).map(|c| c.wall);
         let cut = checkpoint.or_else(|| fs.landmark_at(g.last)).map_or(0, |wall| wall.0);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let is_removed_dir = g.attr.kind() == FileKind::Directory && g.now.is_none() && !g.is_landmark;
+        let is_removed_dir =
+            |a: &Attr| a.kind() == FileKind::Directory && g.now.is_none() && !g.is_landmark && g.damage.is_none();
         GoneData {
             name: text(&g.name),
             cno: g.last.0,
             cut: when::show_rfc3339(cut),
             nanos: cut,
-            kind: kind(g.attr.kind()).into(),
-            size: g.attr.size,
+            kind: g.attr.map_or(UNKNOWN, |a| kind(a.kind())).into(),
+            size: g.attr.map_or(0, |a| a.size),
+            damage: g.damage.clone(),
             is_landmark: g.is_landmark,
-            fuller_cno: is_removed_dir.then(|| fuller.of(g.attr.ino, g.last)).flatten().map(|c| c.0),
+            fuller_cno: g.attr.filter(is_removed_dir).and_then(|a| fuller.of(a.ino, g.last)).map(|c| c.0),
             now: g.now.as_deref().filter(|now| !has_hidden(now)).map(text),
             then: g.then.as_deref().map(text),
             name_bytes: no_text(&g.name),
@@ -131,8 +136,19 @@ pub fn gone(
 pub fn show_gone(list: &[GoneData]) -> String {
     let row = |g: &GoneData| {
         let slash = if g.kind == "directory" { "/" } else { "" };
-        let size = if slash.is_empty() { show_bytes(g.size) } else { "dir".into() };
-        let mut fate = g.now.as_deref().map_or("removed".into(), |now| format!("moved to {}", printable(now)));
+        let size = match g.kind.as_str() {
+            "directory" => "dir".into(),
+            UNKNOWN => "?".into(),
+            _ => show_bytes(g.size),
+        };
+        let mut fate = match (&g.now, &g.damage) {
+            (Some(now), _) => format!("moved to {}", printable(now)),
+            (None, Some(_)) => "removed or moved".into(),
+            (None, None) => "removed".into(),
+        };
+        if let Some(damage) = &g.damage {
+            fate = format!("{fate}, {}", printable(damage));
+        }
         if let Some(then) = &g.then {
             fate = format!("{fate}, as {}", printable(then));
         }
@@ -194,6 +210,24 @@ pub fn never(fs: &Fs, path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
 
 /// That nothing is known of a name, how far back anything is, and of `cut` checkpoints how many went that may have shown it.
 pub fn unheard_of(cut: u64, checkpoints: &[CheckpointInfo]) -> String {
+    format!("nothing of this name is known; {}", how_far(cut, checkpoints))
+}
+
+/// How far back anything is known of what is below a directory, and what was let go that may have shown more.
+pub fn reach(fs: &Fs, path: &Path) -> String {
+    let asked = parts(path).join(&b'/');
+    let is_below =
+        |s: &&ShedInfo| asked.is_empty() || s.path.strip_prefix(&asked[..]).is_some_and(|p| p.starts_with(b"/"));
+    let shed = match fs.shed().unwrap_or_default().iter().filter(is_below).count() {
+        0 => String::new(),
+        n => format!("; history of {n} files in it was let go for want of room (nenrin info)"),
+    };
+    let rests = report::resting(fs).map_or_else(String::new, |why| format!("; {why}"));
+    how_far(fs.checkpoints_cut(), &fs.checkpoints()) + &shed + &rests
+}
+
+/// How far back anything is known, and of `cut` checkpoints how many went.
+fn how_far(cut: u64, checkpoints: &[CheckpointInfo]) -> String {
     let went = match cut.saturating_sub(checkpoints.len() as u64) {
         0 => String::new(),
         1 => "; 1 checkpoint was let go, and what that alone showed is not known any more".into(),
@@ -204,7 +238,7 @@ pub fn unheard_of(cut: u64, checkpoints: &[CheckpointInfo]) -> String {
         None if went.is_empty() => "the volume has no checkpoints yet".to_owned(),
         None => "the volume has no checkpoints any more".to_owned(),
     };
-    format!("nothing of this name is known; {reach}{went}")
+    format!("{reach}{went}")
 }
 
 /// Until when the last of the checkpoints from `first` to `last` is kept.
@@ -367,5 +401,35 @@ mod tests {
         let mut list = vec![state(7, Some(5))];
         note_shed(&mut list, &[shed(5)]);
         assert!(show(&list, "f").contains("oldest that is left; earlier ones were let go for want of room"));
+    }
+    /// What is damaged of a name is told as unknown, and not as if it had been an empty file.
+    #[test]
+    fn a_name_that_cannot_all_be_read_is_told_so() {
+        let gone = |kind: &str, now: Option<&str>, damage: Option<&str>| GoneData {
+            name: "f".into(),
+            cno: 7,
+            cut: String::new(),
+            nanos: 0,
+            kind: kind.into(),
+            size: 0,
+            damage: damage.map(str::to_owned),
+            is_landmark: false,
+            fuller_cno: None,
+            now: now.map(str::to_owned),
+            then: None,
+            name_bytes: None,
+            then_bytes: None,
+            now_bytes: None,
+        };
+        let told = |g: GoneData| show_gone(&[g]).lines().nth(1).unwrap().to_owned();
+        let damaged = told(gone(UNKNOWN, None, Some("damage at block 5: checksum")));
+        assert!(
+            damaged.starts_with("f") && damaged.ends_with("  removed or moved, damage at block 5: checksum"),
+            "{damaged}"
+        );
+        assert!(damaged.contains("  ? "), "{damaged}");
+        let moved = told(gone("file", Some("g"), Some("damage at block 5: checksum")));
+        assert!(moved.ends_with("  moved to g, damage at block 5: checksum"), "{moved}");
+        assert!(told(gone("file", None, None)).ends_with("  removed"));
     }
 }

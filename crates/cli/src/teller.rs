@@ -57,6 +57,17 @@ impl Teller {
         list.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(list)
     }
+
+    /// How far back anything is known of what is below `inside`.
+    ///
+    /// # Errors
+    /// Nobody can say.
+    pub fn reach(&mut self, inside: &Path) -> Result<String, Fail> {
+        match self {
+            Self::Owner(owner) => owner.call(&Request::Reach { path: inside.to_owned() }),
+            Self::Mount(shelf) => shelf.reach(),
+        }
+    }
 }
 
 /// What was seen, after a word on what was not.

@@ -10,7 +10,8 @@
 //!
 //! A time lasts as long as what was said of it: a day, a minute, a second, or a fraction of one. It stands for the newest
 //! state that is not later than its end, so that a state is found by the time that is shown for it. A local time that
-//! clocks showed twice is the newest of the two that is not in the future; one that they never showed is refused.
+//! clocks showed twice is the newest of the two that is not in the future; one that they never showed is refused. What is shown for one of
+//! the two has its offset, by which that one is found.
 
 use crate::sys;
 use nenrin_format::date_of;
@@ -227,14 +228,18 @@ fn whole_day(midnight: i64, now: i64, offset: &impl Fn(i64) -> i64) -> Span {
 /// When clocks show this, given as if they showed UTC, in nanoseconds: the newest time not behind `now`, or else the
 /// first; `None` when they never do. `offset`: seconds east of UTC at a time.
 fn local(shown: i64, now: i64, offset: &impl Fn(i64) -> i64) -> Option<i64> {
-    let mut readings: Vec<i64> = [shown - DAY, shown + DAY]
-        .into_iter()
-        .map(|near| shown - offset(near))
-        .filter(|secs| secs + offset(*secs) == shown)
-        .map(|secs| secs.saturating_mul(SECOND))
-        .collect();
-    readings.sort_unstable();
+    let readings: Vec<i64> = readings(shown, offset).iter().map(|secs| secs.saturating_mul(SECOND)).collect();
     readings.iter().rfind(|nanos| **nanos <= now).or(readings.first()).copied()
+}
+
+/// All times, in seconds, at which clocks show this, in order: none, one or two.
+fn readings(shown: i64, offset: &impl Fn(i64) -> i64) -> Vec<i64> {
+    let near = [shown.saturating_sub(DAY), shown.saturating_add(DAY)];
+    let all = near.into_iter().map(|near| shown.saturating_sub(offset(near)));
+    let mut all: Vec<i64> = all.filter(|secs| secs.saturating_add(offset(*secs)) == shown).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// Without the one blank between a time and its offset.
@@ -298,17 +303,30 @@ pub fn show_gmt(nanos: i64) -> String {
     format!("@GMT-{y:04}.{mo:02}.{d:02}-{:02}.{:02}.{:02}", day / 3600, day / 60 % 60, day % 60)
 }
 
-/// Local time for tables: `2025-06-01 14:00:30`.
+/// Local time for tables: `2025-06-01 14:00:30`; with its offset where clocks show it twice, so that each of the two can be asked for.
 pub fn show(nanos: i64) -> String {
-    let l = sys::local_time(nanos.div_euclid(SECOND));
+    let secs = nanos.div_euclid(SECOND);
+    match is_doubled(secs, &|secs| sys::local_time(secs).offset) {
+        true => show_zoned(nanos),
+        false => show_plain(secs),
+    }
+}
+
+/// Whether clocks show this time once more, before or after.
+fn is_doubled(secs: i64, offset: &impl Fn(i64) -> i64) -> bool {
+    readings(secs.saturating_add(offset(secs)), offset).len() > 1
+}
+
+fn show_plain(secs: i64) -> String {
+    let l = sys::local_time(secs);
     let ((y, mo, d), (h, m, s)) = (l.date, l.time);
     format!("{y:04}-{mo:02}-{d:02} {h:02}:{m:02}:{s:02}")
 }
 
 /// Local time for messages that may be read where clocks show another: `2025-06-01 14:00:30 +02:00`.
 pub fn show_zoned(nanos: i64) -> String {
-    let offset = sys::local_time(nanos.div_euclid(SECOND)).offset;
-    format!("{} {}", show(nanos), show_offset(offset))
+    let secs = nanos.div_euclid(SECOND);
+    format!("{} {}", show_plain(secs), show_offset(sys::local_time(secs).offset))
 }
 
 /// As [`show_zoned`]; what nanoseconds do not reach, as it was said.
@@ -494,6 +512,11 @@ mod tests {
             assert_eq!(at(never, 2_000_000), None, "{never}");
         }
         assert_eq!((at(999_999, 2_000_000), at(1_003_600, 2_000_000)), (Some(999_999), Some(1_000_000)));
+        // What is shown for a time that comes twice says which of the two it is.
+        let doubled = |secs: i64| is_doubled(secs, &offset);
+        assert_eq!([6_399, 6_400, 9_999].map(doubled), [false, true, true], "before");
+        assert_eq!([10_000, 13_599, 13_600].map(doubled), [true, true, false], "behind");
+        assert!(!doubled(999_999) && !doubled(1_000_000));
     }
 
     #[test]

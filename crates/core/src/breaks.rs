@@ -518,6 +518,8 @@ pub enum Break {
     CacheUnseen,
     /// What a directory had and lost while it had another name is told of that name only.
     DirectoriesNotFollowed,
+    /// A name is not told as gone where it cannot be read what it stood for.
+    DamageHidesNames,
     /// A repair leaves nodes where they are in segments that hold content.
     NodesNotApart,
     /// It goes on to count places there which its rewritten nodes had.

@@ -66,6 +66,14 @@ pub enum Error {
     Open(String),
 }
 
+impl Error {
+    /// Whether something cannot be read that was there: of it nothing is known, and of others as much as before.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged(..) | Self::Corrupt(_) | Self::Device(_))
+    }
+}
+
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -4,11 +4,14 @@ use crate::command::{Command, arguments};
 use crate::error::{Fail, Outcome, USAGE};
 use crate::output::{self, Progress, printable};
 use crate::repair::{self, How};
+use crate::states::tell_path;
 use crate::{device, members, report};
 use nenrin_core::check::{Finding, Severity, Step, What};
 use nenrin_core::{CheckOptions, CheckReport, check};
 use nenrin_device::OpenMode;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The command.
@@ -193,18 +196,27 @@ fn next(report: &CheckReport) -> Option<&'static str> {
     }
 }
 
+/// With the path that it is about, if there is one; beside one that is no text its bytes.
+pub fn with_path(mut told: Value, path: Option<&[u8]>) -> Value {
+    if let Some(path) = path {
+        tell_path(&mut told, "path", Path::new(OsStr::from_bytes(path)));
+    }
+    told
+}
+
 fn as_value(report: &CheckReport) -> Value {
     let finding = |f: &Finding| {
-        json!({
+        let told = json!({
             "number": f.what.number(),
             "name": f.what.name(),
             "severity": severity(f),
             "text": f.text,
             "meaning": f.what.meaning(),
-            "path": f.path.as_ref().map(|p| String::from_utf8_lossy(p).into_owned()),
+            "path": null,
             "ino": f.ino.map(|i| i.0),
             "addr": f.addr.map(|a| a.to_string()),
-        })
+        });
+        with_path(told, f.path.as_deref())
     };
     let c = &report.counts;
     json!({

@@ -4,7 +4,7 @@ use crate::command::{Command, arguments};
 use crate::control::{DiffData, DiffResult, Request};
 use crate::error::{FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
-use crate::output::{self, printable};
+use crate::output::{self, octal, printable};
 use crate::restore::has_hidden;
 use crate::shelf::Shelf;
 use crate::then::Then;
@@ -76,7 +76,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     for d in &result.differences {
         show(d);
         if let Some(content) = places.as_ref().and_then(|p| p.content(d, &mut code)) {
-            output::print(&content);
+            output::exactly(&content);
         }
     }
     Ok(code)
@@ -215,7 +215,6 @@ fn quoted(name: &[u8]) -> String {
         _ => {}
     }
     let mut out = String::from('"');
-    let octal = |out: &mut String, bytes: &[u8]| out.extend(bytes.iter().map(|b| format!("\\{b:03o}")));
     for part in name.utf8_chunks() {
         for c in part.valid().chars() {
             match c {

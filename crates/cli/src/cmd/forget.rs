@@ -210,7 +210,7 @@ fn list(path: &Path, inside: &Path, plan: &ForgetPlanData) {
 
 fn asked(question: &str) -> bool {
     let mut out = io::stdout().lock();
-    let _ = write!(out, "{question} [y/N] ");
+    let _ = write!(out, "{} [y/N] ", printable(question));
     let _ = out.flush();
     drop(out);
     let mut answer = String::new();

@@ -4,7 +4,7 @@ use super::{forget, mkfs};
 use crate::control::{Client, LayingData, Request, VolumeInfo};
 use crate::device;
 use crate::error::{At as _, Fail, Outcome};
-use crate::output::{self, Progress};
+use crate::output::{self, Progress, shell_quoted};
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
 use serde_json::json;
@@ -70,7 +70,7 @@ fn not_added(why: Fail, prepared: &mkfs::Prepared, place: &Path, device: &Path) 
         prepared.take_back();
         return why;
     }
-    let (place, device) = (place.display(), device.display());
+    let (place, device) = (shell_quoted(place), device.display());
     let help = format!("nenrin device list {place} tells whether it is; where not, nothing needs it");
     let message = format!("{}; {device} may be a device of the volume by now, and stays as it is: {help}", why.message);
     Fail { message, ..why }

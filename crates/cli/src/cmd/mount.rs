@@ -37,7 +37,7 @@ pub const COMMAND: Command = Command {
 \x20 checkpoint=SECONDS   an unnamed checkpoint is cut this often (5; 0: never)\n\
 \x20 cache-size=SIZE      memory for the index (96M)\n\
 \x20 log=FILE             as --log FILE, for fstab\n\
-\x20 noatime, relatime, discard, norecovery, allow_other, nonempty\n\
+\x20 noatime, relatime (also atime, strictatime), discard, norecovery, allow_other, nonempty\n\
 \x20 degraded             go on without a device that the others can stand in for (mirror, parity)\n\
 \x20 mmp                  another host that reaches the devices is refused while this one has the volume;\n\
 \x20                      mounting takes 5 seconds more, and after a mount that did not end 10\n\
@@ -46,7 +46,8 @@ pub const COMMAND: Command = Command {
 \x20 sync and dirsync are refused: what is written is durable when a program syncs it, else within commit=;\n\
 \x20 what mount(8) uses among itself (auto, nofail, user, x-..., async, lazytime) is taken and means nothing\n\
 \n\
-A device that was away is brought up to date in the background.\n\
+A device that was away is brought up to date in the background. Where mount(8) asks, as for fstab, devices of the volume that are\n\
+not there yet are waited for, 10 seconds at most; with degraded not for those that it went on without before.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
 remount changes ro, suid, dev, exec and their opposites of a mount that is there, and refuses to change anything else.\n\
 Returns when the mount is up; interrupted before, it leaves none. A mount whose program was killed is\n\
@@ -71,7 +72,16 @@ pub struct Call {
     pub foreground: bool,
     /// Where to log.
     pub log: Option<PathBuf>,
+    /// Devices that are not there yet are waited for.
+    waits: bool,
     report_start: bool,
+}
+
+impl Call {
+    /// By mount(8), as when a machine starts, whose devices come one after the other.
+    pub fn by_mount8() -> Self {
+        Self { waits: true, ..Self::default() }
+    }
 }
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
@@ -111,6 +121,9 @@ pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
         if let Some(done) = ask_owner(call, &device, path, &directory, when, &options) {
             return done;
         }
+    }
+    if call.waits {
+        members::wait_for_late(&members::split(&device), options.core.degraded, members::LATE_TIME);
     }
     let log = call.log.as_deref().or(options.log.as_deref()).map(std::path::absolute).transpose().at("log file")?;
     if call.foreground {

@@ -3,32 +3,33 @@
 use super::history::{from_root, told_by};
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Request};
+use crate::database::CameBack;
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::less::{Keeper, Shown};
-use crate::mounts::Mount;
-use crate::output::{self, Progress, printable};
+use crate::mounts::{Mount, User};
+use crate::output::{self, Progress, printable, shell_quoted};
 use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored, Spot, There, Unfit};
 use crate::shelf::Shelf;
 use crate::size::show_bytes;
 use crate::states::{tell_path, tell_paths};
 use crate::teller::Teller;
 use crate::then::Then;
-use crate::{mounts, states, sys, when};
+use crate::{database, mounts, states, sys, when};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::fs::{self, Metadata};
-use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "restore",
     usage: &[
-        "restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force|--salvage]",
-        "restore [--json] PATH --at WHEN --in-place",
+        "restore [--json] PATH --at WHEN [--to DEST|--as DEST] [--force [--in-use]|--salvage]",
+        "restore [--json] PATH --at WHEN --in-place [--in-use]",
         "restore [--json] --list-deleted DIR",
     ],
     about: "Brings back a file or a directory as it was",
@@ -44,6 +45,10 @@ pub const COMMAND: Command = Command {
             "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
         ),
         (
+            "--in-use",
+            "also a database that a program has open for writing, which may be spoilt by that, as well as what came back",
+        ),
+        (
             "--in-place",
             "give the file itself what it was, so that all its hard links have it; a checkpoint keeps what it is now",
         ),
@@ -57,26 +62,35 @@ pub const COMMAND: Command = Command {
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows what there\n\
             was. As cp does, --to DEST restores into a directory that is there, under the name that PATH has: --force replaces what has\n\
             that name in it, and nothing else. Of a range like 3..7 any number will do for a file; of a directory they differ in what is\n\
-            below it. A time, as clocks here show it, means the newest state not later than the end of that day, minute or second. A\n\
-            DEST off the volume that is there already is not replaced, since nothing would bring it back. The copy gets owner,\n\
-            permissions, times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id\n\
-            and set-group-id bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the\n\
-            volume it takes room for names and index, and as much as it has of what no snapshot keeps, which counted as available. It\n\
-            takes the name in one step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces\n\
-            it only when the newest snapshot shows it. What the state does not know of a tree, what is damaged of it, what you may not\n\
-            read, and device nodes, which only root may make, and not off a volume that a user mounted, are left out, and named: the\n\
-            rest is restored, and the exit code is 1. So it is where what was replaced cannot be removed, as directories of other\n\
-            users; it is told where that is then. With --json left_out tells path and why (unknown, damaged, forbidden, path-too-long,\n\
-            device; attributes: these alone), and beside paths that are no text are their bytes (path_bytes, went_bytes,\n\
-            parted_bytes, rest_bytes). Extended attributes that do not fit on another file system are left out, named,\n\
-            and the exit code is 1 (in JSON attributes_left_out). All content is read before it is shared; where some of it is damaged --force\n\
-            replaces nothing. A damaged file is left out as a whole, unless --salvage asks for what is left of it: it says which bytes\n\
-            are zeros for want of better ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume\n\
-            nor is root restores what he may read, without --force.\n\
+            below it. A time, as clocks here show it, means the newest state not later than the end of that day, minute or second. A DEST\n\
+            off the volume that is there already is not replaced, since nothing would bring it back. The copy gets owner, permissions,\n\
+            times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id and set-group-id\n\
+            bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the volume it takes room\n\
+            for names and index, and as much as it has of what no snapshot keeps, which counted as available. It takes the name in one\n\
+            step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest\n\
+            snapshot shows it.\n\
+            A full volume lets history go, also of a state that is being read, and the checkpoint that has what was replaced. Stop writing\n\
+            to it, keep the state that you need by nenrin snapshot create --of N DIR NAME, then restore.\n\
+            What the state does not know of a tree, what is damaged of it, what you may not read, device nodes, which only root may make,\n\
+            and not off a volume that a user mounted, and what there cannot be on another file system, are left out, and named: the rest\n\
+            is restored, and the exit code is 1. So it is where what was replaced cannot be removed, as directories of other users; it is\n\
+            told where that is then. With --json left_out tells path and why (unknown, damaged, forbidden, path-too-long, device, unfit;\n\
+            attributes: these alone), and beside paths that are no text are their bytes (path_bytes, went_bytes, parted_bytes,\n\
+            rest_bytes). Extended attributes that do not fit on another file system are left out, named, and the exit code is 1 (in JSON\n\
+            attributes_left_out). All content is read before it is shared; where some of it is damaged --force replaces nothing. A damaged\n\
+            file is left out as a whole, unless --salvage asks for what is left of it: it says which bytes are zeros for want of better\n\
+            ones (in JSON salvaged: path and bad, pairs of from and up to). Who neither mounted the volume nor is root restores what he\n\
+            may read, without --force.\n\
             A name that is restored is a file of its own: other names of what it was, or of what was there (hard links), that are not\n\
-            restored with it keep what they have, which is told (in JSON parted: the paths). --in-place writes to the file itself,\n\
-            where the name still is that file: whoever has it open sees it change, and a crash leaves all of the old or of the new.\n\
-            exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
+            restored with it keep what they have, which is told (in JSON parted: the paths). --in-place writes to the file itself, where\n\
+            the name still is that file: whoever has it open sees it change. A crash leaves all of the old or of the new, where that takes\n\
+            less than 30 seconds and there is room for both; a checkpoint has the old. It is given up where somebody writes to the file\n\
+            all the time.\n\
+            Who has something open that is replaced or changed is named, as far as you may see it. A database of SQLite, or its log, that\n\
+            a program has open for writing is neither, unless --in-use says so: the program would spoil what came back. Of a database that\n\
+            is restored alone it is told which of its logs (-wal, -journal) belong to that state and are not there, or are there and\n\
+            belong to another, with the command that brings them. The exit code says nothing of either.\n\
+            exit codes: 0 restored, or listed, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --in-place", "the same for all names of a file with hard links"),
@@ -88,7 +102,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut json, mut how, mut list) = (false, How { there: There::Stays, salvage: false }, false);
+    let (mut json, mut how, mut list) = (false, How { there: There::Stays, salvage: false, in_use: false }, false);
     let (mut at, mut to, mut exact) = (None, None, None);
     let (mut is_forced, mut in_place) = (false, false);
     let given = arguments(&COMMAND, parser, 1, |flag, parser| {
@@ -97,6 +111,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             "--force" => is_forced = true,
             "--in-place" => in_place = true,
             "--salvage" => how.salvage = true,
+            "--in-use" => how.in_use = true,
             "--list-deleted" => list = true,
             "--at" => at = Some(text_value(parser)?),
             "--to" => to = Some(PathBuf::from(parser.value()?)),
@@ -107,9 +122,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     })?;
     let path = given.first().map(Path::new);
     if in_place && (list || is_forced || how.salvage || to.is_some() || exact.is_some()) {
-        return Err(
-            COMMAND.misuse("--in-place changes the file itself, and goes with none of the other options but --json")
-        );
+        let text =
+            "--in-place changes the file itself, and goes with none of the other options but --json and --in-use";
+        return Err(COMMAND.misuse(text));
     }
     how.there = match (is_forced, in_place) {
         (_, true) => There::Changes,
@@ -120,6 +135,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         (true, Some(_), Some(_)) => Err(COMMAND.misuse("--list-deleted takes no --at")),
         (true, Some(_), None) if to.is_some() || exact.is_some() || is_forced || how.salvage => {
             Err(COMMAND.misuse("--list-deleted restores nothing, so --to, --as, --force and --salvage mean nothing"))
+        }
+        _ if how.in_use && how.there == There::Stays => {
+            Err(COMMAND.misuse("--in-use is about what is replaced, and goes with --force or --in-place"))
         }
         (false, ..) if is_forced && how.salvage => {
             Err(COMMAND.misuse("--salvage goes without --force: what is not whole replaces nothing"))
@@ -143,6 +161,8 @@ struct How {
     there: There,
     /// What is left of damaged files is wanted.
     salvage: bool,
+    /// Also a database that a program has open.
+    in_use: bool,
 }
 
 /// Where a user wants it.
@@ -224,45 +244,30 @@ fn is_around_us(dest: &Path) -> bool {
     is_directory && here.unwrap_or(false)
 }
 
-/// Who uses something in a directory that is to be replaced, so that he goes on with what was there.
-fn users_of(spot: &Spot, there: There) -> Vec<String> {
-    if there != There::Goes || !fs::symlink_metadata(spot.there()).is_ok_and(|m| m.is_dir()) {
+/// Who uses something in a directory that is to be replaced, or has the file open that is replaced or written to: he goes on with what was
+/// there.
+fn users_of(spot: &Spot, there: There) -> Vec<User> {
+    let Some(meta) = fs::symlink_metadata(spot.there()).ok().filter(|_| there != There::Stays) else {
         return Vec::new();
+    };
+    if meta.is_file() {
+        return mounts::users_of_file(&meta);
     }
-    spot.real_parent().map_or_else(|_| Vec::new(), |real| mounts::users(&real.join(spot.name())))
+    let real = spot.real_parent().ok().filter(|_| meta.is_dir());
+    let names = real.map_or_else(Vec::new, |real| mounts::users(&real.join(spot.name())));
+    names.into_iter().map(|name| User { name, writes: false }).collect()
 }
 
-/// What SQLite begins a database with.
-const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
-
-fn begins_with(path: &Path, magic: &[u8]) -> bool {
-    let mut head = vec![0; magic.len()];
-    let opened = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    opened.is_ok_and(|mut file| file.read_exact(&mut head).is_ok()) && head == magic
-}
-
-/// Logs beside a database that came back which are not those of its state: SQLite would apply them to it.
-fn tell_stray_logs(dest: &Path, from: &Path) {
-    let with = |path: &Path, suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        fs::symlink_metadata(name).ok().filter(|m| m.is_file() && m.len() > 0)
-    };
-    let is_stray = |suffix: &&str| {
-        let then = with(from, suffix);
-        let same =
-            |now: &Metadata| then.is_some_and(|t| (t.len(), t.modified().ok()) == (now.len(), now.modified().ok()));
-        with(dest, suffix).is_some_and(|now| !same(&now))
-    };
-    let stray: Vec<&str> = ["-wal", "-journal"].into_iter().filter(is_stray).collect();
-    if stray.is_empty() || !begins_with(dest, SQLITE_MAGIC) {
+fn tell_users(users: &[User], dest: &Path, there: There) {
+    if users.is_empty() {
         return;
     }
-    for suffix in stray {
-        let text =
-            "beside it belongs to what was there before; restore or remove it, too, before anything opens the database";
-        output::notice(format!("{}{suffix} {text}", printable(&dest.display().to_string())));
-    }
+    let names = users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(", ");
+    let text = match there {
+        There::Changes => "what was read of it before may go on being used, and be written back",
+        _ => "what is open there is what was replaced, and what is written to it is lost",
+    };
+    output::notice(format!("{} was in use by {names}: {text}", dest.display()));
 }
 
 fn plural(n: u64, one: &str, many: &str) -> String {
@@ -272,12 +277,24 @@ fn plural(n: u64, one: &str, many: &str) -> String {
 fn list_deleted(dir: &Path, json: bool) -> Outcome {
     let (mut teller, _, path) = told_by(dir)?;
     let list = teller.gone(&path, dir)?;
-    if json {
-        output::json(&list)?;
-    } else {
-        output::print(&states::show_gone(&list));
+    match (json, list.is_empty()) {
+        (true, _) => output::json(&list)?,
+        (false, true) => {}
+        (false, false) => output::print(&states::show_gone(&list)),
     }
-    Ok(0)
+    if list.is_empty() {
+        // One that is of an older version cannot say how far it looks.
+        let reach = teller.reach(&path).map_or_else(|_| String::new(), |reach| format!("; {reach}"));
+        output::notice(format!("{}: nothing is known to have been removed from it{reach}", dir.display()));
+    }
+    let damaged = list.iter().filter(|g| g.damage.is_some()).count() as u64;
+    if damaged > 0 {
+        let what = plural(damaged, "name stands for what cannot be read", "names stand for what cannot all be read");
+        output::notice(format!(
+            "{what}, since it is damaged; another state may have it (nenrin history), and nenrin check tells more"
+        ));
+    }
+    Ok(if damaged > 0 { FAILURE } else { 0 })
 }
 
 /// Where the newest state and the newest snapshot show what has this name now, if there is a snapshot.
@@ -316,11 +333,11 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
     Err(Fail::at(path.display(), text))
 }
 
-/// The other name that a state has for what has to do with this one, where it is text.
-fn named_then(teller: &mut Teller, inside: &Path, cno: u64) -> Option<String> {
+/// The other name that a state has for what has to do with this one.
+fn named_then(teller: &mut Teller, inside: &Path, cno: u64) -> Option<PathBuf> {
     let Teller::Owner(owner) = teller else { return None };
     let then: Option<Vec<u8>> = owner.call(&Request::PathThen { path: inside.to_owned(), cno }).ok()?;
-    String::from_utf8(then?).ok().filter(|then| !restore::has_hidden(then.as_bytes()))
+    then.filter(|then| !restore::has_hidden(then)).map(|then| OsString::from_vec(then).into())
 }
 
 /// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.
@@ -382,7 +399,7 @@ fn tell_parted(parted: &[PathBuf]) {
         0 => String::new(),
         n => format!(" and {n} more (--json lists all)"),
     };
-    let first = printable(&first.to_string_lossy());
+    let first = shell_quoted(first);
     output::notice(format!(
         "{}{more} {verb}: {what} what they have; ln -f {first} OTHER makes them one again, and --in-place instead of --force keeps \
          them so",
@@ -390,7 +407,7 @@ fn tell_parted(parted: &[PathBuf]) {
     ));
 }
 
-fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, json: bool) -> Outcome {
+fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: How, json: bool) -> Outcome {
     let force = there != There::Stays;
     let (mut teller, mount, inside) = told_by(path)?;
     let state = teller.find(at)?;
@@ -406,9 +423,8 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     is_there(path, &then, &state, &named).map_err(|e| match named_then(&mut teller, &inside, state.cno) {
         Some(was) => {
-            let (was, cno) = (mount.point.join(printable(&was)), state.cno);
-            let to = if dest.is_dir() { "--as" } else { "--to" };
-            let (was, dest) = (was.display(), dest.display());
+            let (was, cno) = (shell_quoted(&mount.point.join(was)), state.cno);
+            let (to, dest) = (if dest.is_dir() { "--as" } else { "--to" }, shell_quoted(dest));
             let text = format!("had another name in {named}: nenrin restore {was} --at {cno} {to} {dest}");
             Fail { message: format!("{}: {text}", path.display()), ..e }
         }
@@ -424,6 +440,9 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
         return Err(restore::exists(dest, is_same_volume));
     }
     let users = users_of(&spot, there);
+    if !in_use {
+        database::is_at_rest(&spot, &users)?;
+    }
     // Whoever ends this finds nothing half done.
     sys::block_ending_signals().at("signals")?;
     let from = then.path();
@@ -457,13 +476,11 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
     let Restored { copied, left_out, salvaged, unfit, rest, beyond, beyond_count, keeper, parted_then, parted_now } =
         restore::copy(&from, &spot, there, &mut calls)
             .map_err(|e| restore::with_way_out(e, dest, is_same_volume))
-            .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
+            .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })
+            .map_err(|e| restore::with_plain_copy(e, &from, dest))?;
     drop(progress);
-    if !users.is_empty() {
-        let text = "what is open there is what was replaced, and what is written to it is lost";
-        output::notice(format!("{} was in use by {}: {text}", dest.display(), users.join(", ")));
-    }
-    tell_stray_logs(dest, &from);
+    tell_users(&users, dest, there);
+    database::tell_logs(&CameBack { dest, from: &from, path, cno: state.cno });
     let place_of = |p: &Path| match p.strip_prefix(&from) {
         Ok(below) if below.as_os_str().is_empty() => path.to_owned(),
         below => path.join(below.unwrap_or(p)),
@@ -508,6 +525,10 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
         let why = "more is told to its owner and root only, or access lists are not taken there";
         output::notice(format!("{what} did not get all permissions of then: {why}"));
     }
+    if copied.links_lost > 0 {
+        let what = plural(copied.links_lost, "name is a file of its own", "names are files of their own");
+        output::notice(format!("{what} there, where no hard links can be made"));
+    }
     let kept_in = kept_in.get().filter(|_| keeper == Keeper::State);
     if copied.permissions_back > 0 {
         let what = plural(copied.permissions_back, "inode has", "inodes have");
@@ -527,6 +548,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage }: How, jso
             "owners_lost": copied.owners_lost,
             "permissions_lost": copied.permissions_lost,
             "permissions_back": copied.permissions_back,
+            "links_lost": copied.links_lost,
             "left_out": left_out,
             "salvaged": salvaged,
             "attributes_left_out": unfit,

@@ -12,14 +12,15 @@ use std::process::Stdio;
 pub const COMMAND: Command = Command {
     name: "umount",
     usage: &["umount [--force] DIR"],
-    about: "Unmounts a volume, and returns when everything is on its device and the device is free",
+    about: "Unmounts a volume; returns when everything is on its device, and that is free where nobody else uses the volume",
     options: &[("--force", "also where the image was deleted while mounted, and is lost with its mount")],
     notes: "Where the image has no name any more it is not unmounted: what is in it can be copied from DIR, and the image itself as\n\
             the message says. A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
             commit, for which the next mount waits. Where states of the\n\
             past are mounted as well, the volume is released with the last of its mounts. What a bind mount or another mount\n\
             name space (a container) shows as well goes on there: DIR is unmounted, where the command runs, and it is told where the\n\
-            volume is still used.",
+            volume is still used. The exit code is 0 then, too: what was written is on the device, which is not free yet. Whether it is\n\
+            tells nenrin info --json DEVICE: pid is null when no process has the volume.",
     examples: &[("umount ~/work", "unmounts, commits, releases")],
     run,
 };

@@ -6,6 +6,7 @@ use crate::device;
 use crate::error::{Fail, INTERRUPTED};
 use crate::members;
 use crate::mounts::{self, FSTYPE, Mount};
+use crate::output::shell_quoted;
 use crate::size::show_bytes;
 use crate::sys;
 use serde::de::DeserializeOwned;
@@ -270,11 +271,11 @@ pub fn mount_of_directory(path: &Path) -> Result<(Option<Client>, Mount, PathBuf
         return Err(Fail::at(path.display(), format!("lies on {}, not on a nenrin volume", mount.fstype)));
     }
     if mounts::is_dead(&mount.point) {
-        let point = mount.point.display();
+        let point = shell_quoted(&mount.point);
         let text = format!(
             "the program behind this mount had ended; nenrin mount {} {point} goes on from what was committed, \
              nenrin umount {point} clears it",
-            mount.source.display()
+            shell_quoted(&mount.source)
         );
         return Err(Fail::at(path.display(), text));
     }

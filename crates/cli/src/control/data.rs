@@ -68,6 +68,12 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         path: PathBuf,
     },
+    /// How far back anything is known of what is below a directory.
+    Reach {
+        /// Its path from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+    },
     /// The checkpoint that a WHEN means.
     Find {
         /// As the user said it; a moment as RFC 3339.
@@ -489,6 +495,9 @@ pub struct ScrubFindingData {
     pub ino: Option<u64>,
     /// A path of it.
     pub path: Option<String>,
+    /// Its bytes, where it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
     /// Offset in the file in bytes.
     pub offset: Option<u64>,
     /// Place on the volume.
@@ -711,6 +720,9 @@ pub struct RestData {
 pub struct ShedData {
     /// The file, from the root of the volume.
     pub path: String,
+    /// Its bytes, where it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
     /// Inode number.
     pub ino: u64,
     /// Of checkpoints before this one only snapshots know what it was, and those that show what it was later.

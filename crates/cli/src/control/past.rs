@@ -120,10 +120,13 @@ pub struct GoneData {
     pub cut: String,
     /// The same in nanoseconds since 1970.
     pub nanos: i64,
-    /// file, directory, symlink, ...
+    /// file, directory, symlink, ...; unknown where that cannot be read.
     pub kind: String,
     /// Bytes.
     pub size: u64,
+    /// Why some of this cannot be read: `now` may be missing then, or be "?".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
     /// No checkpoint shows it any more, only a landmark; of a directory nothing is left but the way to single files.
     #[serde(default)]
     pub is_landmark: bool,

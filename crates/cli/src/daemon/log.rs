@@ -4,6 +4,7 @@
 //! 1. Logging never fails and never waits for the volume it is about, unless
 //!    the user put the log there.
 
+use crate::output::printable;
 use crate::{clock, sys, when};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -50,9 +51,9 @@ impl Log {
             Err(e) => self.line(&format!("{}: the log cannot be opened anew: {e}", path.display())),
         }
     }
-    /// Adds a line.
+    /// Adds a line. Names in it are those of users, and who reads a log does so at a terminal.
     pub fn line(&self, text: &str) {
-        let text = text.replace('\n', " ");
+        let text = printable(&text.replace('\n', " "));
         if self.terminal {
             crate::output::notice(&text);
         }
@@ -60,5 +61,21 @@ impl Log {
             let line = format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(clock::now()), std::process::id());
             let _ = file.write_all(line.as_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_steers_the_terminal_of_who_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = Log::open(Some(&path), false).unwrap();
+        log.line("f\u{1b}[2J\ng\u{9b}31m cannot be read");
+        let said = std::fs::read_to_string(&path).unwrap();
+        assert!(said.ends_with(": f\u{fffd}[2J g\u{fffd}31m cannot be read\n"), "{said:?}");
+        assert_eq!(said.lines().count(), 1);
     }
 }

@@ -22,6 +22,7 @@ use crate::control::{CheckpointData, Server};
 use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
+use crate::output::shell_quoted;
 use crate::size::show_bytes;
 use crate::{control, members, mounts, past, report, sys};
 pub use leaving::leave;
@@ -273,7 +274,8 @@ fn open_device(path: &Path, mode: OpenMode, help: &str) -> Result<Device, Fail> 
 fn where_it_is(all: &[control::MountData]) -> String {
     let places: Vec<&str> = all.iter().filter(|m| !m.detached).map(|m| m.directory.as_str()).collect();
     if !places.is_empty() {
-        let each: Vec<String> = places.iter().map(|place| format!("nenrin umount {place}")).collect();
+        let each = |place: &&str| format!("nenrin umount {}", shell_quoted(Path::new(place)));
+        let each: Vec<String> = places.iter().map(each).collect();
         let does = match (each.len(), all.iter().all(|m| m.checkpoint.is_some())) {
             (1, false) => "releases it",
             (1, true) => "releases it: what is left of its mounts shows the past only, and keeps it",

@@ -548,6 +548,7 @@ impl Service {
                 let fs = self.fs()?;
                 Ok(Answer::of(crate::states::gone(&fs, &path, &mut |some| parts.send(&some))?))
             }
+            Request::Reach { path } => Ok(Answer::of(states::reach(&*self.fs()?, &path))),
             Request::Find { when } => {
                 let fs = self.fs()?;
                 let (found, landmarks_only) = past::find_or_landmark(&fs, &when)?;
@@ -694,8 +695,15 @@ impl Service {
         }
         data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)?.blocks() * nenrin_format::BLOCK_BYTES as u64;
         for cnos in gone.chunks(CHECKPOINTS_AT_ONCE) {
-            fs.checkpoint_drop(cnos).map_err(plain)?;
-            data.deleted += cnos.len() as u64;
+            // Others let some go, and name them, meanwhile.
+            let went = fs.checkpoint_drop_unnamed(cnos).map_err(|e| match data.deleted {
+                0 => plain(e),
+                n => Fail::new(format!("{n} were let go, then: {e}")),
+            })?;
+            data.deleted += went as u64;
+            if went < cnos.len() {
+                data.named.extend(fs.checkpoints().iter().map(|c| c.cno).filter(|c| cnos.contains(c)).map(|c| c.0));
+            }
         }
         Ok(Answer::of(data))
     }
@@ -710,9 +718,8 @@ impl Service {
         if let Some(m) = mounted {
             return Err(Fail::new(format!("snapshot {name:?} is mounted at {}; unmount it first", m.directory)));
         }
-        fs.checkpoint_name(info.cno, None).map_err(plain)?;
-        // By now only the retention rule might keep it, which a user who deletes does not mean.
-        fs.checkpoint_drop(&[info.cno]).map_err(plain)?;
+        // Without its name only the retention rule might keep it, which a user who deletes does not mean.
+        fs.snapshot_drop(name.as_bytes()).map_err(plain)?;
         Ok(Answer::of(report::checkpoint(&info)))
     }
 

@@ -3,6 +3,7 @@
 //! is gone when the volume is released, and what was cut off is gone now.
 
 use crate::device;
+use crate::output::shell_quoted;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -79,8 +80,9 @@ impl Watch {
         let cut = format!("{path} was cut to {bytes} of {was} bytes while mounted");
         let text = match self.stands_in {
             true => format!(
-                "device {number}: {cut}: what lay behind is had from the others; truncate -s {was} {path} and nenrin scrub bring it \
-                 back, or nenrin device replace DIR {number} NEW"
+                "device {number}: {cut}: what lay behind is had from the others; truncate -s {was} {} and nenrin scrub bring it \
+                 back, or nenrin device replace DIR {number} NEW",
+                shell_quoted(&self.path)
             ),
             false => format!("{cut}: what lay behind is lost; unmount and check it"),
         };

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! 1. It is emptied and gets all it will have before anybody is told that it is durable: the volume holds an emptied file back from
-//!    commits until it is synced, so that a crash shows what it had or what it got, under all names.
+//!    commits until it is synced, for half a minute at most, and not where that is all the room there is. So a crash shows what it had
+//!    or what it got, under all names; where it takes longer, a part of that, and the checkpoint has what it had.
 //! 2. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
 
 use super::attributes::xattrs_of;
@@ -43,11 +44,17 @@ pub(super) fn same_file(from: &Path, to: &Spot) -> Result<Metadata, Fail> {
     Ok(now)
 }
 
-/// Gives the file at `there`, which is `known`, what the `copy` has. It is `shown` so.
+/// Gives the file at `there`, which is `known`, what the `copy` has, where `is_kept` says that it is still what a checkpoint has; whether
+/// it was. It is `shown` so.
 ///
 /// # Errors
 /// What could not be read or written, and what then is there.
-pub(super) fn give(copy: &Path, there: &Path, known: &Metadata, shown: &Path) -> Result<(), Fail> {
+pub(super) fn give(
+    copy: &Path,
+    there: &Path,
+    (known, is_kept): (&Metadata, &dyn Fn(&Metadata) -> bool),
+    shown: &Path,
+) -> Result<bool, Fail> {
     let place = shown.display();
     let (source, xattrs) = (File::open(copy).at(&place)?, xattrs_of(copy).at(&place)?);
     let then = source.metadata().at(&place)?;
@@ -57,6 +64,9 @@ pub(super) fn give(copy: &Path, there: &Path, known: &Metadata, shown: &Path) ->
     if (now.dev(), now.ino(), now.is_file()) != (known.dev(), known.ino(), true) {
         return Err(Fail::at(&place, "became another file meanwhile, and was left as it is"));
     }
+    if !is_kept(&now) {
+        return Ok(false);
+    }
     let both = now.mode() & then.mode() & 0o777;
     if both != now.mode() & 0o7777 {
         target.set_permissions(Permissions::from_mode(both)).at(&place)?;
@@ -64,6 +74,7 @@ pub(super) fn give(copy: &Path, there: &Path, known: &Metadata, shown: &Path) ->
     let given = content(&source, &target, then.len()).and_then(|()| attributes(&target, &then, &xattrs));
     given
         .and_then(|()| target.sync_all())
+        .map(|()| true)
         .map_err(|e| Fail::at(&place, format!("{e}; it may have lost what it had, which the newest checkpoint has")))
 }
 

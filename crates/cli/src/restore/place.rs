@@ -4,6 +4,7 @@ use super::hidden::{maker, new_name};
 use super::spot::Spot;
 use super::{Stop, in_place};
 use crate::error::{At, Fail};
+use crate::less::Print;
 use crate::{mounts, output, remove};
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -13,6 +14,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// Sees to it that what is about to be replaced is in a checkpoint, as it was when it was looked at for that: what told it from others.
+pub(super) type Keep<'a> = &'a mut dyn FnMut() -> Result<Print, Fail>;
+
+/// How often what is written to meanwhile is kept anew.
+const KEPT_ANEW_MAX: u32 = 10;
 
 /// A private directory beside the destination, in which the copy is made.
 pub(super) struct Place<'a> {
@@ -25,12 +32,7 @@ pub(super) struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// `volume`: device number of what is copied from. `keeps`: what is there will be replaced.
-    pub fn new(
-        to: &'a Spot,
-        volume: u64,
-        keeps: bool,
-        keep: &mut dyn FnMut() -> Result<(), Fail>,
-    ) -> Result<Self, Fail> {
+    pub fn new(to: &'a Spot, volume: u64, keeps: bool, keep: Keep<'_>) -> Result<Self, Fail> {
         let (parent, above) = (to.parent(), mounts::above(to.shown()));
         let is_same_volume = to.device() == volume;
         if keeps && !is_same_volume {
@@ -74,7 +76,7 @@ impl<'a> Place<'a> {
         replace: bool,
         known: Option<&Metadata>,
         sync: &mut dyn FnMut() -> Result<(), Fail>,
-        keep: &mut dyn FnMut() -> Result<(), Fail>,
+        keep: Keep<'_>,
     ) -> Result<bool, Stop> {
         let (place, parent, name) = (self.to.shown().display(), self.to.parent(), self.to.name());
         sys::syncfs(parent).at(&place)?;
@@ -117,14 +119,22 @@ impl<'a> Place<'a> {
         &self,
         known: Option<&Metadata>,
         sync: &mut dyn FnMut() -> Result<(), Fail>,
-        keep: &mut dyn FnMut() -> Result<(), Fail>,
+        keep: Keep<'_>,
     ) -> Result<(), Stop> {
         let shown = self.to.shown();
         let known = known.ok_or_else(|| Fail::at(shown.display(), "went meanwhile; nothing was restored"))?;
         self.may_be_replaced()?;
         sync()?;
-        keep()?;
-        Ok(in_place::give(&self.copy(), &self.there(), known, shown)?)
+        for _ in 0..KEPT_ANEW_MAX {
+            let kept = keep()?;
+            // What a program wrote since is in no checkpoint.
+            let is_kept = |now: &Metadata| kept.is(&Print::of_file(&self.there(), now));
+            if in_place::give(&self.copy(), &self.there(), (known, &is_kept), shown)? {
+                return Ok(());
+            }
+        }
+        let text = "is written to all the time, so that no checkpoint has what it is now; end that first; nothing was restored";
+        Err(Fail::at(shown.display(), text).into())
     }
 
     /// What is replaced is removed, with all that is in it: only where it has a past.
@@ -215,13 +225,17 @@ fn left_over(above: &File) -> Vec<OsString> {
     entries.flatten().map(|e| e.file_name()).filter(is_left).collect()
 }
 
+/// Why nothing is restored to FAT and the like.
+pub(super) const NO_PERMISSIONS: &str =
+    "this file system keeps no permissions, so that what is restored would be open to others meanwhile";
+
 /// Opens the directory that was just made, if it is ours alone.
 fn private_directory(parent: &File, hidden: &OsStr) -> Result<File, String> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let private = File::from(sys::openat(parent, hidden, flags, Mode::empty()).map_err(|e| e.to_string())?);
     let meta = private.metadata().map_err(|e| e.to_string())?;
     if meta.uid() != crate::sys::euid() || meta.mode() & 0o077 != 0 {
-        return Err("this file system keeps no permissions; restore to another place and copy from there".into());
+        return Err(NO_PERMISSIONS.into());
     }
     // What is made in it shall not inherit access lists.
     match sys::fremovexattr(&private, c"system.posix_acl_default") {

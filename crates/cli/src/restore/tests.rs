@@ -84,6 +84,35 @@ fn what_is_replaced_is_kept_as_it_is_in_the_end() {
     }
 }
 
+/// What a program writes to a file while that is kept is kept, too, before the file is written to in place; who writes all the time is
+/// told.
+#[test]
+fn what_is_written_while_a_file_is_kept_is_kept_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    for (writes, fails) in [(0, false), (2, false), (usize::MAX, true)] {
+        fs::write(&file, "now").unwrap();
+        let mut seen = Vec::new();
+        let mut keep = || {
+            seen.push(fs::read_to_string(&file).unwrap());
+            if seen.len() <= writes {
+                fs::write(&file, format!("written {}", seen.len())).unwrap();
+            }
+            Ok(())
+        };
+        let done = copied_to(&file, &Spot::open(&file).unwrap(), There::Changes, &mut keep, &mut |_| Ok(()));
+        if fails {
+            assert!(done.unwrap_err().message.contains("is written to all the time"));
+            assert_eq!(fs::read_to_string(&file).unwrap(), format!("written {}", seen.len()), "it is left as it is");
+            continue;
+        }
+        done.unwrap();
+        let all: Vec<String> = (1..=writes).map(|n| format!("written {n}")).collect();
+        assert_eq!(seen, [vec!["now".to_owned()], all].concat());
+        assert_eq!(names(dir.path()), ["f"]);
+    }
+}
+
 /// Whose the directory above is puts a link in its place, at the last moment.
 #[test]
 fn a_link_that_is_put_in_place_of_the_directory_leads_nowhere() {
@@ -347,8 +376,9 @@ fn bad_ranges_that_follow_each_other_are_one() {
 fn a_full_volume_is_told_with_what_helps() {
     let told = |message: &str, same| with_way_out(Fail::new(message), Path::new("/v/f"), same).message;
     // Cleaning lets nothing more be stored.
-    let way_out = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; \
-                   removing files makes room, or deleting snapshots (nenrin snapshot list says how much)";
+    let way_out = "names and the index of what comes back need some, and what no snapshot keeps counts as in use again; keep the \
+                   state first (nenrin snapshot create --of N DIR NAME), then removing files makes room, or deleting snapshots that \
+                   do not have what you look for (nenrin snapshot list says how much)";
     for full in ["no space left on the volume", "No space left on device (os error 28)"] {
         assert_eq!(told(full, true), format!("/v/f: {full}: {way_out}"));
         assert_eq!(told(&format!("/v/f: {full}"), true), format!("/v/f: {full}: {way_out}"));
@@ -356,4 +386,29 @@ fn a_full_volume_is_told_with_what_helps() {
     let elsewhere = "/usb/f: No space left on device (os error 28)";
     assert_eq!(told(elsewhere, false), elsewhere);
     assert_eq!(told("/v/f: Permission denied", true), "/v/f: Permission denied");
+}
+
+/// What another file system has no place for is left out of a tree; want of room, and damage, are not that.
+#[test]
+fn what_cannot_be_where_it_goes_is_known_by_its_failure() {
+    let of = |errno: Errno| Lack::of_target(&errno.into());
+    for unfit in
+        [Errno::PERM, Errno::OPNOTSUPP, Errno::FBIG, Errno::INVAL, Errno::ILSEQ, Errno::NAMETOOLONG, Errno::EXIST]
+    {
+        assert_eq!(of(unfit), Some(Lack::Unfit), "{unfit}");
+    }
+    for other in [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::ACCESS, Errno::STALE] {
+        assert_eq!(of(other), None, "{other}");
+    }
+}
+
+/// Where no copy is private the command is named that makes one all the same.
+#[test]
+fn a_file_system_without_permissions_is_told_with_what_helps() {
+    let why = Fail::at("/usb", place::NO_PERMISSIONS);
+    let told = with_plain_copy(why, Path::new("/v/.nenrin/at/7/my docs"), Path::new("/usb/my docs")).message;
+    let command = "cp -r --preserve=timestamps '/v/.nenrin/at/7/my docs' '/usb/my docs'";
+    assert!(told.starts_with("/usb: this file system keeps no permissions") && told.contains(command), "{told}");
+    let other = Fail::at("/usb/f", "No space left on device");
+    assert_eq!(with_plain_copy(other.clone(), Path::new("/v"), Path::new("/usb")), other);
 }

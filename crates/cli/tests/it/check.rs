@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 fn used_volume() -> Option<Place> {
     if !can_mount() {
@@ -149,6 +150,31 @@ fn content_that_is_damaged_is_listed_and_left() {
     assert_eq!((&loss["number"], &loss["path"]), (&801.into(), &"/dir/big".into()), "{report}");
     assert_eq!((&report["needed"], &report["repaired"]), (&false.into(), &false.into()));
     assert!(fs::read(place.image()).unwrap() == before, "nothing can be done about it, and yet something was");
+}
+
+/// Of whom damage is told can be known also where its path is no text.
+#[test]
+fn damage_of_paths_that_are_no_text_is_told_in_bytes() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let name = b"bad\xff";
+    fs::write(place.path("mnt").join(std::ffi::OsStr::from_bytes(name)), vec![0xb3; 100_000]).unwrap();
+    place.umount().ok();
+    crate::restore::spoil(&place, 0xb3);
+    let told = |out: Out| serde_json::from_str::<serde_json::Value>(&out.stdout).unwrap();
+    let is_told = |list: &serde_json::Value| {
+        let bytes = |told: &serde_json::Value| serde_json::from_value::<Vec<u8>>(told["path_bytes"].clone()).ok();
+        let is_it =
+            |told: &serde_json::Value| bytes(told).is_some_and(|b| b.ends_with(name)) && told["path"].is_string();
+        assert!(list.as_array().unwrap().iter().any(is_it), "{list}");
+    };
+    is_told(&told(nenrin(["check", "--data", "--json", &place.image()]))["findings"]);
+    is_told(&told(nenrin(["check", "--repair", "-n", "--json", &place.image()]))["losses"]);
+    place.mount("checkpoint=0").ok();
+    is_told(&told(nenrin(["scrub", "--json", &place.text("mnt")]))["findings"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use crate::common::*;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 
 #[test]
 fn what_is_created_is_listed_and_survives() {
@@ -196,5 +197,36 @@ fn words_for_times_are_no_names() {
     }
     for name in ["nowhere", "latest-build", "monday", "v2", "before now"] {
         nenrin(["snapshot", "create", &mnt, name]).ok();
+    }
+}
+
+/// Who lets checkpoints go is kept from that by nobody who lets some of them go meanwhile.
+#[test]
+fn two_who_let_the_same_go_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let mnt = place.sub("mnt");
+    place.mount("checkpoint=0").ok();
+    let at_once = |args: &[&str]| {
+        let both =
+            [args, args].map(|args| command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        both.map(|one| Out::of(one.wait_with_output().unwrap()))
+    };
+    let create = |name: &[&str]| nenrin([&["snapshot", "create", &mnt], name].concat()).ok();
+    for round in 0..10 {
+        let cnos: Vec<u64> =
+            (0..15).map(|_| nenrin(["checkpoint", "create", &mnt]).ok().trim().parse().unwrap()).collect();
+        let range = format!("{}..{}", cnos[0], cnos[14]);
+        let gone = at_once(&["checkpoint", "delete", "--json", &mnt, &range]).map(|out| out.json()["deleted"].as_u64());
+        assert_eq!(gone.iter().flatten().sum::<u64>(), 15, "{gone:?}");
+        let name = format!("round{round}");
+        create(&[&name]);
+        // Who comes later finds no such snapshot, or is told that it is gone.
+        let all = at_once(&["snapshot", "delete", &mnt, &name]);
+        assert!(all.iter().any(|out| out.code == 0), "{all:?}");
+        let other = format!("there is no snapshot {name:?}");
+        assert!(all.iter().all(|out| out.code == 0 || out.stderr.contains(&other)), "{all:?}");
     }
 }

@@ -3,6 +3,10 @@
 
 use crate::common::*;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 fn mirror(place: &Place) -> String {
     let (a, b) = (place.text("a"), place.text("b"));
@@ -91,4 +95,52 @@ fn what_takes_the_place_of_a_missing_device_is_copied_and_told() {
     nenrin(["mount", "-o", "degraded", &c, &mnt]).ok();
     assert!(fs::read(place.path("mnt/f")).unwrap() == content);
     place.umount().ok();
+}
+
+/// A machine that starts finds its devices one after the other: mount(8) waits for those of the volume. With `degraded` others stand in
+/// for what does not come in time, and for what the volume goes on without nobody waits again.
+#[test]
+fn a_device_that_comes_late_is_waited_for_by_mount8() {
+    if !can_mount() {
+        return;
+    }
+    for named in ["a", "both"] {
+        let place = Place::new();
+        let both = mirror(&place);
+        let (mnt, b, away) = (place.sub("mnt"), place.text("b"), place.sub("away") + "/b");
+        symlink(env!("CARGO_BIN_EXE_nenrin"), place.path("mount.nenrin")).unwrap();
+        let devices = if named == "both" { both } else { place.text("a") };
+        let start = |options: &str| {
+            let mut helper = Command::new(place.path("mount.nenrin"));
+            helper.args([&devices, &mnt, "-o", options]).stdin(Stdio::null());
+            helper.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let end = |child: std::process::Child| Out::of(child.wait_with_output().unwrap());
+        fs::rename(&b, &away).unwrap();
+        let mut helper = start("rw");
+        thread::sleep(Duration::from_secs(2));
+        assert!(helper.try_wait().unwrap().is_none(), "it did not wait: {:?}", end(helper));
+        fs::rename(&away, &b).unwrap();
+        let out = end(helper);
+        assert!(out.code == 0 && out.stderr.contains("1 device of the volume is not there yet; waiting"), "{out:?}");
+        assert_eq!(place.info()["devices"][1]["state"], "active");
+        place.umount().ok();
+        let out = end(start("rw"));
+        assert_eq!((out.code, out.stderr.as_str()), (0, ""), "all are there");
+        place.umount().ok();
+        if named == "both" {
+            continue;
+        }
+        fs::rename(&b, &away).unwrap();
+        for waits in [true, false] {
+            let begun = Instant::now();
+            let out = end(start("degraded"));
+            assert_eq!((out.code, out.stderr.contains("not there yet")), (0, waits), "{out:?}");
+            assert_eq!(begun.elapsed() >= Duration::from_secs(10), waits);
+            fs::write(place.path("mnt/f"), "without it").unwrap();
+            place.umount().ok();
+        }
+        // The command by its own name waits for nobody, and says what is missing.
+        nenrin(["mount", &devices, &mnt]).fails(1, &["is missing"]);
+    }
 }

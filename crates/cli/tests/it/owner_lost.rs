@@ -20,6 +20,11 @@ impl Drop for Socket {
 
 /// Somebody who says to be the owner of the volume on an image, answers what adds a device with `answer`, and goes away with that.
 fn owner(image: &str, number: usize, answer: &'static str) -> Socket {
+    owner_who_answers(image, number, "device_add", answer)
+}
+
+/// The same, who answers so what is called `what`.
+fn owner_who_answers(image: &str, number: usize, what: &'static str, answer: &'static str) -> Socket {
     let dir = PathBuf::from(format!("/tmp/nenrin-{}", fs::metadata("/proc/self").unwrap().uid()));
     let _ = fs::DirBuilder::new().mode(0o700).create(&dir);
     let socket = Socket(dir.join(format!("test-{}-{number}.sock", std::process::id())));
@@ -37,7 +42,7 @@ fn owner(image: &str, number: usize, answer: &'static str) -> Socket {
                 if asked.read_line(&mut line).unwrap_or(0) == 0 {
                     break;
                 }
-                if line.contains("device_add") {
+                if line.contains(what) {
                     let _ = stream.write_all(answer.as_bytes());
                     return;
                 }
@@ -68,4 +73,24 @@ fn a_device_that_may_be_one_of_the_volume_stays() {
     assert!(!out.stderr.contains("may be a device"), "{out:?}");
     out.fails(1, &["too many"]);
     assert!(!fs::exists(&new).unwrap());
+}
+
+/// Root asks the programs of other users, which may answer anything: that steers no terminal, and is one line.
+#[test]
+fn what_an_owner_answers_steers_no_terminal() {
+    let place = Place::with_volume();
+    let image = place.image();
+    let answer = "{\"ok\":\"1h:all\\u001b[2J\\u009b31m\\r\\n0 problems\"}\n";
+    for (number, json) in [(1, false), (2, true)] {
+        let _socket = owner_who_answers(&image, 100 + number, "retention", answer);
+        let out = nenrin([&["retention", "show", &image][..], if json { &["--json"] } else { &[] }].concat());
+        assert!(out.stdout.contains("1h:all"), "{out:?}");
+        assert!(out.stdout.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", out.stdout);
+        if json {
+            let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+            assert_eq!(told["retention"], "1h:all\u{1b}[2J\u{9b}31m\r\n0 problems");
+        } else {
+            assert_eq!(out.stdout.lines().count(), 1, "{:?}", out.stdout);
+        }
+    }
 }

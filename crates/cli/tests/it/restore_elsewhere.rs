@@ -88,3 +88,29 @@ fn a_file_that_is_somebody_elses() {
     let told = "1 file or directory belongs to you now, and not to who, or the group that, had it then: only root";
     assert!(out.code == 0 && out.stderr.contains(told), "{out:?}");
 }
+
+/// What another file system has no place for, here by a limit on the length of files, keeps nothing else of a tree from coming back.
+#[test]
+fn what_cannot_be_there_is_left_out_of_a_tree() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    for (name, bytes) in [("a", 10), ("big", 4 << 20), ("z", 10)] {
+        fs::write(place.path("mnt/d").join(name), vec![7; bytes]).unwrap();
+    }
+    let cno = cut(&place);
+    place.sub("other");
+    let asked = |rest: &str| shell(&format!("ulimit -f 1024; $NENRIN restore mnt/d{rest} --at {cno}"), place.dir());
+    let out = asked(" --json --to other/d");
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(told["left_out"], serde_json::json!([{ "path": "mnt/d/big", "why": "unfit" }]), "{out:?}");
+    assert!(out.code == 1 && out.stderr.contains("mnt/d/big cannot be made where it was to go"), "{out:?}");
+    let mut names: Vec<_> = fs::read_dir(place.path("other/d")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "z"]);
+    // By itself it is no tree that could do without.
+    asked("/big --to other/big").fails(1, &["other/big", "too large"]);
+}

@@ -214,7 +214,7 @@ fn what_does_not_go_with_what_came_back_is_told() {
     assert_eq!((out.code, out.stderr.as_str()), (0, ""), "it is that of then still");
     fs::write(&wal, "log of now, which is longer").unwrap();
     let out = back();
-    let told = "mnt/db-wal beside it belongs to what was there before; restore or remove it, too";
+    let told = "mnt/db-wal beside it belongs to what was there before; bring back that of then";
     assert!(out.code == 0 && out.stderr.contains(told) && out.stderr.lines().count() == 1, "{out:?}");
     fs::write(&db, "no database").unwrap();
     let cno = cut(&place);

@@ -13,10 +13,10 @@
 use super::background::SWEEP_REST_NANOS;
 use super::usage::{joined, run_of, without};
 use super::{Fs, Inner, locked};
+use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::index::Value;
 use crate::state::{KeptFor, KnownPast, weight};
-use crate::{Error, Result};
 use nenrin_format::items::{self, Backref, Checkpoint, Extent, Keep};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -360,15 +360,13 @@ impl Fs {
 
     /// What letting these checkpoints go would free: what no other kept checkpoint
     /// sees, and is not live. Walks over the history that they see, without keeping
-    /// others from working. What cannot be read of it does not count: that must keep nobody from letting the rest go.
+    /// others from working. What cannot be read of it does not count: that must keep nobody from letting the rest go. One that is
+    /// not there (any more) frees nothing.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when one is unknown.
+    /// Where nothing can be read.
     pub fn freed_by_dropping(&self, cnos: &[Cno]) -> Result<Freed> {
         let now = self.lock().state.kept.clone();
-        if let Some(cno) = cnos.iter().find(|c| !now.contains_key(c)) {
-            return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
-        }
         let mut then = now.clone();
         then.retain(|cno, _| !cnos.contains(cno));
         // A tree whose newest death was before the first of them holds nothing that they see.

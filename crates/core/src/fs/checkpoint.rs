@@ -3,6 +3,7 @@
 use super::beside::{FewWrites, Pace, hurrying};
 use super::bursts::Who;
 use super::commit::{Commit, Cut};
+use super::guard::Guard;
 use super::leading::{Answers, Ended, Lost, Stay};
 use super::space::Room;
 use super::{Fs, Inner};
@@ -149,7 +150,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Checkpoint`] when one is unknown or named.
     pub fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
-        let mut inner = self.room_to_let_go()?;
+        let inner = self.room_to_let_go()?;
         for cno in cnos {
             match inner.state.kept.get(cno) {
                 None => return Err(Error::Checkpoint(format!("there is no checkpoint {cno}"))),
@@ -162,8 +163,42 @@ impl Fs {
                 Some(_) => {}
             }
         }
+        self.let_go(inner, cnos)
+    }
+
+    /// As [`Fs::checkpoint_drop`], of those that are still there and have no name: others may let some go, or name them, at any time, and
+    /// that keeps the rest from nothing. How many went.
+    ///
+    /// # Errors
+    /// Where that cannot be committed.
+    pub fn checkpoint_drop_unnamed(&self, cnos: &[Cno]) -> Result<usize> {
+        let inner = self.room_to_let_go()?;
+        let is_unnamed = |cno: &Cno| inner.state.kept.get(cno).is_some_and(|c| !c.is_named());
+        let going: Vec<Cno> = cnos.iter().copied().filter(is_unnamed).collect();
+        // What somebody else has just let go is gone for good, too, when this returns.
+        self.let_go(inner, &going).map(|()| going.len())
+    }
+
+    /// Takes a snapshot's name away and lets it go, both or neither. What it was; none where there is no such snapshot.
+    ///
+    /// # Errors
+    /// Where that cannot be committed.
+    pub fn snapshot_drop(&self, name: &[u8]) -> Result<Option<CheckpointInfo>> {
+        let mut inner = self.room_to_let_go()?;
+        let found = inner.state.kept.iter().find(|(_, c)| c.is_named() && c.name == name).map(|(cno, c)| info(*cno, c));
+        if let Some(found) = &found {
+            inner.log(&Record::NameCheckpoint { cno: found.cno, name: b"" }, self.clock.monotonic_nanos())?;
+        }
+        self.let_go(inner, found.as_ref().map(|found| found.cno).as_slice())?;
+        // Where that cannot be read, all of history counts as kept.
+        drop(self.recount_named_history());
+        Ok(found)
+    }
+
+    /// Lets checkpoints go that are there and have no name.
+    fn let_go(&self, mut inner: Guard<'_>, cnos: &[Cno]) -> Result<()> {
         inner.log_drops(cnos, self.clock.monotonic_nanos())?;
-        inner.sweep_wanted = true;
+        inner.sweep_wanted |= !cnos.is_empty();
         drop(inner);
         self.sync_received(false)
     }

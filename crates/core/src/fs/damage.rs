@@ -52,7 +52,7 @@ impl Fs {
     }
 
     pub(super) fn note_damage(&self, at: At, ino: Ino, offset: Option<u64>, why: &Error) {
-        if !matches!(why, Error::Damaged(..) | Error::Corrupt(_) | Error::Device(_)) {
+        if !why.is_damage() {
             return;
         }
         let mut damaged = self.damaged();

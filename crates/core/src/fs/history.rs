@@ -5,12 +5,11 @@ use super::namespace::attr_of;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::{SLOT_MASK, Span, State, bad_item};
-use crate::{At, Attr, Error, FileKind, Result};
+use crate::{At, Attr, Error, Result};
 use nenrin_format::items::{Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
 /// Directories on the way to the root before a loop is assumed.
 const DEPTH_MAX: usize = 4096;
@@ -268,7 +267,7 @@ impl Times {
 }
 
 /// Directories with all of their lives up to the end of each, under whatever names.
-fn whole_lives(directories: &[Named]) -> Vec<Named> {
+pub(super) fn whole_lives(directories: &[Named]) -> Vec<Named> {
     if broken(Break::DirectoriesNotFollowed) {
         return directories.to_vec();
     }
@@ -278,150 +277,6 @@ fn whole_lives(directories: &[Named]) -> Vec<Named> {
         *end = end.zip(span.to).map(|(a, b)| a.max(b));
     }
     ends.into_iter().map(|(ino, to)| Named { span: Span { from: Cno(0), to }, ..Named::always(ino) }).collect()
-}
-
-/// A name that a directory had, and has no more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GoneName {
-    /// The name.
-    pub name: Vec<u8>,
-    /// The newest kept checkpoint that shows it, or the newest of which a landmark keeps it.
-    pub last: Cno,
-    /// It is the latter: of a directory nothing is left then but the way to single files.
-    pub is_landmark: bool,
-    /// What it stood for then.
-    pub attr: Attr,
-    /// Its path then, from the root of the volume, where that is not the one that was asked for: a directory had another
-    /// name.
-    pub then: Option<Vec<u8>>,
-    /// Where that is now, from the root of the volume, if it still has a name.
-    pub now: Option<Vec<u8>>,
-}
-
-impl Fs {
-    /// The names that the directory `path` (its parts, from the root of the volume) had in a kept
-    /// checkpoint or by a landmark and has no more, by name. The directory itself may be gone, and what it lost while it
-    /// had other names counts, too.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when there never was anything of this name, as far as is known; [`Error::NotDirectory`]
-    /// when that never was a directory.
-    pub fn gone(&self, path: &[&[u8]]) -> Result<Vec<GoneName>> {
-        let mut all = Vec::new();
-        self.gone_in_parts(path, &mut |some| {
-            all.extend(some);
-            ControlFlow::Continue(())
-        })?;
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(all)
-    }
-
-    /// [`Fs::gone`], some at a time and in any order, or none where all of many are still there, until `each` breaks.
-    ///
-    /// # Errors
-    /// Those of [`Fs::gone`].
-    pub fn gone_in_parts(&self, path: &[&[u8]], each: &mut dyn FnMut(Vec<GoneName>) -> ControlFlow<()>) -> Result<()> {
-        let Resolved { named, followed } = self.lock().state.resolve(path)?;
-        if followed.is_empty() {
-            return Err(Error::NotFound);
-        }
-        let inner = self.lock();
-        let mut dirs = Vec::with_capacity(followed.len());
-        for n in whole_lives(&followed) {
-            if inner.state.was_directory(n.ino)? {
-                dirs.push(n);
-            }
-        }
-        drop(inner);
-        if dirs.is_empty() {
-            return Err(Error::NotDirectory);
-        }
-        let asked = Asked { named, now: dirs.iter().find(|n| n.span.to.is_none()).map(|n| n.ino) };
-        for piece in 0..GONE_PIECES {
-            // A name is in the same piece of each directory.
-            let mut newest: BTreeMap<Vec<u8>, Last> = BTreeMap::new();
-            for dir in &dirs {
-                // Others get the volume in between.
-                self.lock().gone_in_piece(dir, piece, &mut newest)?;
-            }
-            let found: Vec<_> = newest.into_iter().collect();
-            for some in found.chunks(GONE_AT_ONCE) {
-                let gone = self.lock().gone_of(&asked, some)?;
-                if each(gone).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Pieces of a directory, by the hashes of its names, and names, that are looked at under one lock.
-const GONE_PIECES: u64 = 64;
-const GONE_AT_ONCE: usize = 256;
-
-/// What a directory that was asked for is and was.
-struct Asked {
-    /// What the path stood for.
-    named: Vec<Named>,
-    /// What it stands for.
-    now: Option<Ino>,
-}
-
-/// Where a name was shown last.
-#[derive(Clone, Copy)]
-struct Last {
-    cno: Cno,
-    /// The directory.
-    dir: Ino,
-    /// What the name stood for.
-    ino: Ino,
-}
-
-impl Inner {
-    /// Those of these names that the directory has no more.
-    fn gone_of(&self, asked: &Asked, some: &[(Vec<u8>, Last)]) -> Result<Vec<GoneName>> {
-        let mut out = Vec::new();
-        for (name, Last { cno: last, dir, ino }) in some {
-            let is_there = asked.now.map(|dir| self.state.dirent(dir, name)).transpose()?.flatten().is_some();
-            // Meanwhile the checkpoint may have been let go.
-            let Ok(attr) = self.attr(At::Past(*last), *ino) else { continue };
-            if is_there {
-                continue;
-            }
-            let links = self.state.links(*ino)?;
-            let has_name = links.iter().any(|l| l.span.to.is_none());
-            let now = has_name.then(|| self.state.path_in(&links, Cno(u64::MAX))).transpose()?;
-            let is_landmark = !self.state.kept.contains_key(last);
-            let as_asked = asked.named.iter().any(|n| n.ino == *dir && n.span.holds(*last));
-            let then = (!as_asked).then(|| self.state.path_below(*dir, name, *last)).transpose()?;
-            out.push(GoneName { name: name.clone(), last: *last, is_landmark, attr, then, now });
-        }
-        Ok(out)
-    }
-
-    /// Adds the names of a piece of `dir` that a checkpoint or a landmark shows and that ended, or that the directory
-    /// took along when it lost its own name.
-    fn gone_in_piece(&self, dir: &Named, piece: u64, newest: &mut BTreeMap<Vec<u8>, Last>) -> Result<()> {
-        let width = u64::MAX / GONE_PIECES + 1;
-        let from = Key::new(dir.ino, Kind::Dirent, 0, piece * width);
-        let to = Key { off: from.off + (width - 1), ..from };
-        let versions =
-            if dir.span.to.is_some() { self.state.versions(&from, &to)? } else { self.state.ended(&from, &to)? };
-        for v in versions {
-            let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
-            let is_dir = FileKind::from_mode(u32::from(entry.file_type) << 12) == FileKind::Directory;
-            let span = v.span.cut(&dir.span);
-            let Some(span) = span else { continue };
-            let Some(cno) = self.state.entry_seen(&v.key, &span, entry.ino, is_dir)? else { continue };
-            let last = Last { cno, dir: dir.ino, ino: entry.ino };
-            let known = newest.entry(entry.name.to_vec()).or_insert(last);
-            if known.cno < cno {
-                *known = last;
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Fs {
@@ -580,16 +435,16 @@ fn last_part(path: &[u8]) -> &[u8] {
 }
 
 /// What a path stood for.
-struct Resolved {
+pub(super) struct Resolved {
     /// While its directories had these names.
-    named: Vec<Named>,
+    pub named: Vec<Named>,
     /// With each directory on the way taken for all of its life: the same, with more of their time, and others.
-    followed: Vec<Named>,
+    pub followed: Vec<Named>,
 }
 
 impl State {
     /// What a path stood for, which begins at the root of the volume.
-    fn resolve(&self, path: &[&[u8]]) -> Result<Resolved> {
+    pub(super) fn resolve(&self, path: &[&[u8]]) -> Result<Resolved> {
         let root = vec![Named::always(Ino::ROOT)];
         path.iter().try_fold(Resolved { named: root.clone(), followed: root }, |above, name| {
             let followed = self.named(&whole_lives(&above.followed), name)?;
@@ -619,33 +474,6 @@ impl State {
         }
         out.sort_by_key(|n| n.span.from);
         Ok(out)
-    }
-
-    /// Whether an inode is or was a directory, which never changes.
-    fn was_directory(&self, ino: Ino) -> Result<bool> {
-        let key = Key::new(ino, Kind::Inode, 0, 0);
-        let versions = self.versions(&key, &key)?;
-        let Some(v) = versions.first() else { return Ok(false) };
-        let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
-        Ok(FileKind::from_mode(inode.mode) == FileKind::Directory)
-    }
-
-    /// The newest checkpoint in a span that shows an entry, or of which a landmark keeps it. Since of a directory
-    /// a landmark has a part only, an older checkpoint comes before it.
-    fn entry_seen(&self, key: &Key, span: &Span, ino: Ino, is_dir: bool) -> Result<Option<Cno>> {
-        let mut checkpoint = None;
-        if let Some((first, last)) = self.shown_by(span) {
-            for (cno, _) in self.kept.range(first..=last).rev() {
-                if self.knows(ino, *cno)? {
-                    checkpoint = Some(*cno);
-                    break;
-                }
-            }
-        }
-        if is_dir && checkpoint.is_some() {
-            return Ok(checkpoint);
-        }
-        Ok(checkpoint.max(self.landmarks.newest_entry(key, span.from, span.to.unwrap_or(Cno::NEVER))))
     }
 
     /// All names that an inode bore.
@@ -735,7 +563,7 @@ impl State {
     }
 
     /// The path of a name in a directory, as of a checkpoint that shows it.
-    fn path_below(&self, dir: Ino, name: &[u8], at: Cno) -> Result<Vec<u8>> {
+    pub(super) fn path_below(&self, dir: Ino, name: &[u8], at: Cno) -> Result<Vec<u8>> {
         self.path_of(&Link { parent: dir, name: name.to_vec(), span: Span::ALWAYS }, at)
     }
 

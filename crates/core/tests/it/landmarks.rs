@@ -272,8 +272,9 @@ fn a_name_that_is_gone_is_told_with_its_last_landmark() {
         let checkpoint = fs.checkpoints().iter().map(|c| c.cno).rfind(shows);
         let landmark = fs.landmarks().iter().map(|l| l.cno).rfind(shows);
         assert!(landmark > checkpoint, "{landmark:?} {checkpoint:?}");
-        let told =
-            || fs.gone(&[b"work"]).unwrap().into_iter().map(|g| (g.name, g.last, g.attr.size)).collect::<Vec<_>>();
+        let told = || {
+            fs.gone(&[b"work"]).unwrap().into_iter().map(|g| (g.name, g.last, g.attr.unwrap().size)).collect::<Vec<_>>()
+        };
         assert_eq!(told(), [(b"book".to_vec(), landmark.unwrap(), 9000)]);
         // The directory that went, too, was only on the way to it.
         let kept: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();

@@ -26,6 +26,7 @@ mod forks;
 mod full;
 mod full_of_history;
 mod gap;
+mod gone;
 mod growth;
 mod heavy;
 mod held;

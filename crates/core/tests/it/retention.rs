@@ -169,7 +169,45 @@ fn said_and_freed(seed: u64, copies: u64) {
         history = now;
     }
     assert_eq!(history, 0);
-    assert!(matches!(fs.freed_by_dropping(&made[..1]), Err(Error::Checkpoint(_))));
+    let freed = fs.freed_by_dropping(&made[..1]).unwrap();
+    assert_eq!(freed.blocks(), 0, "what has gone frees nothing");
+}
+
+/// Who lists checkpoints and lets them go does so beside others, who let some go or name them meanwhile.
+#[test]
+fn what_went_meanwhile_keeps_nothing_from_going() {
+    let w = World::new(64 << 20);
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let made: Vec<Cno> = (0..6).map(|_| fs.checkpoint_create(None).unwrap().cno).collect();
+    fs.checkpoint_drop(&made[1..3]).unwrap();
+    fs.checkpoint_name(made[4], Some(b"kept")).unwrap();
+    let there = |fs: &Fs| fs.checkpoints().iter().map(|c| c.cno).collect::<Vec<_>>();
+    // All or none, where that is asked for.
+    for some in [&made[..2], &made[3..]] {
+        assert!(matches!(fs.checkpoint_drop(some), Err(Error::Checkpoint(_))));
+    }
+    let before = there(&fs);
+    assert!([made[0], made[3], made[4], made[5]].iter().all(|cno| before.contains(cno)), "{before:?}");
+    assert_eq!(fs.checkpoint_drop_unnamed(&made).unwrap(), 3);
+    assert_eq!(fs.checkpoint_drop_unnamed(&made).unwrap(), 0);
+    // A crash: the records alone must do.
+    drop(fs);
+    let fs = w.open();
+    assert_eq!(there(&fs).iter().filter(|cno| made.contains(cno)).collect::<Vec<_>>(), [&made[4]]);
+}
+
+/// A snapshot that is let go is gone with its name, at once: no rule, and nobody, can take it away in between.
+#[test]
+fn a_snapshot_goes_with_its_name() {
+    let w = World::new(64 << 20);
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let first = fs.checkpoint_create(Some(b"first")).unwrap();
+    let second = fs.checkpoint_create(Some(b"second")).unwrap();
+    assert_eq!(fs.snapshot_drop(b"first").unwrap(), Some(first));
+    assert_eq!(fs.snapshot_drop(b"first").unwrap(), None, "there is none any more");
+    assert_eq!(fs.checkpoints().iter().map(|c| c.cno).collect::<Vec<_>>(), [second.cno]);
+    drop(fs);
+    assert_eq!(w.open().checkpoints(), [second]);
 }
 
 /// What a snapshot is said to free becomes available, whatever unnamed checkpoints and other snapshots see of it: of files
