@@ -42,7 +42,7 @@ impl Server {
     /// A handle was opened or closed: the kernel may have been told otherwise of a file without blocks.
     pub(super) fn tell_blocks(&self, ino: u64) {
         if self.volume.getattr(At::Live, Ino(ino)).is_ok_and(|attr| attr.blocks_512 == 0) {
-            let _ = self.notifier.drop_attributes(ino);
+            self.drop_attributes(ino);
         }
     }
 
@@ -154,9 +154,8 @@ impl Server {
         if killed != 0 {
             let kill = SetAttr { kill_privileges: true, mode: Some(mode), ..Default::default() };
             self.volume.setattr(Ino(ino), &kill)?;
-            self.open_files.leave_alone(ino);
             // The kernel thinks it knows the mode, and would run the file with it.
-            let _ = self.notifier.drop_attributes(ino);
+            self.permissions_changed(ino);
         }
         // A bit that this one leaves somebody else takes.
         if mode & SET_GID == 0 {
