@@ -2,10 +2,10 @@
 
 use crate::error::Fail;
 use crate::{clock, signature, sys};
-use nenrin_core::{Error, Fs, MountOptions};
-use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, OpenMode, open_best};
+use nenrin_core::{DeviceHealth, Error, Fs, MountOptions};
+use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, HostId, HostPlace, OpenMode, open_best};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -115,23 +115,6 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
     Fail::at(path.display(), text)
 }
 
-/// The path of a device that this process has open, by the name that the library knows it by: of a path that is no text, some of it.
-pub fn path_of(name: &str) -> PathBuf {
-    let path = PathBuf::from(name);
-    if !name.contains(char::REPLACEMENT_CHARACTER) || path.exists() {
-        return path;
-    }
-    let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let open = open.filter_map(|fd| fs::read_link(fd.path()).ok());
-    only_one(open.filter(|to| to.display().to_string() == name)).unwrap_or(path)
-}
-
-/// The path that all of these are: of two that look the same nobody knows which is meant.
-fn only_one(mut paths: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
-    let first = paths.next()?;
-    paths.all(|other| other == first).then_some(first)
-}
-
 /// What tells one device from another, whatever path leads to it.
 pub fn identity(path: &Path) -> std::io::Result<String> {
     fs::metadata(path).map(|meta| identity_of(&meta))
@@ -139,17 +122,38 @@ pub fn identity(path: &Path) -> std::io::Result<String> {
 
 /// Of the device, and of what it shows the whole of: of a loop device also of the file behind it. Of no device none.
 pub fn identities(path: &Path) -> Vec<String> {
-    let beneath = nenrin_device::same_as(path).unwrap_or_default();
-    identity(path).into_iter().chain(beneath.iter().map(identity_of)).collect()
+    identity(path).into_iter().chain(identities_beneath(path)).collect()
+}
+
+/// Of what it shows the whole of.
+pub fn identities_beneath(path: &Path) -> Vec<String> {
+    nenrin_device::same_as(path).unwrap_or_default().iter().map(identity_of).collect()
 }
 
 /// The same of one that is open.
 pub fn identity_of(meta: &fs::Metadata) -> String {
-    if meta.file_type().is_block_device() {
-        format!("block {}", meta.rdev())
-    } else {
-        format!("file {} {}", meta.dev(), meta.ino())
+    identity_by(HostId::of(meta))
+}
+
+/// The same by its number.
+pub fn identity_by(id: HostId) -> String {
+    match id {
+        HostId::Block(number) => format!("block {number}"),
+        HostId::File(of, number) => format!("file {of} {number}"),
     }
+}
+
+/// The device that a number or a path means.
+pub fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
+    let number = text.parse::<u16>().ok();
+    let id = fs::metadata(text).ok().map(|meta| HostId::of(&meta));
+    // By what was opened: what is at its path by now may be another. Its name may be that of several.
+    let is_it = |d: &DeviceHealth| {
+        let is_there = |place: &HostPlace| id == Some(place.id) || place.path == Path::new(text);
+        number == Some(d.index + 1) || d.place.as_ref().map_or(d.name.as_deref() == Some(text), is_there)
+    };
+    let found = fs.health().into_iter().find(is_it);
+    found.ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
 }
 
 /// Length of an image file or a block device that is open.

@@ -14,7 +14,7 @@ use crate::output::printable;
 use crate::size::show_bytes;
 use crate::space::SpaceData;
 use crate::states::{self, no_text};
-use crate::{device, when};
+use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
@@ -579,7 +579,7 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
         state: state(&d).to_owned(),
         why: why(&d).or_else(|| d.failed.clone()).or_else(|| slow(&d)).or(d.why),
         slow_since: d.slow_since.map(|at| when::show_rfc3339(at.0)),
-        path_bytes: d.name.as_deref().and_then(|n| no_text(device::path_of(n).as_os_str().as_bytes())),
+        path_bytes: d.place.as_ref().and_then(|place| no_text(place.path.as_os_str().as_bytes())),
         path: d.name,
         uuid: show_uuid(&d.uuid),
         bytes: d.bytes,

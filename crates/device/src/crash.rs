@@ -340,7 +340,7 @@ impl State {
 impl BlockDevice for CrashDisk {
     fn geometry(&self) -> Geometry {
         let name = "crash disk".to_owned();
-        Geometry { bytes: self.bytes, writable: true, discard: true, name }
+        Geometry { bytes: self.bytes, writable: true, discard: true, name, place: None }
     }
 
     fn submit(&self, op: Op) -> Ticket {

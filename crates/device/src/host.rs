@@ -11,7 +11,7 @@
 
 use crate::beneath::Part;
 use crate::check::check;
-use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Geometry, Op, Outcome, beneath, holder, sys};
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Geometry, HostId, HostPlace, Op, Outcome, beneath, holder, sys};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -76,7 +76,8 @@ impl HostFile {
         let bytes = bytes_of(&file, block_device)?;
         let writable = !mode.read_only;
         let name = path.display().to_string();
-        let geometry = Geometry { bytes, writable, discard: writable, name };
+        let place = Some(HostPlace { path: path.to_owned(), id: HostId::of(&file.metadata()?) });
+        let geometry = Geometry { bytes, writable, discard: writable, name, place };
         let bytes = AtomicU64::new(bytes);
         let mut this = Self {
             file,

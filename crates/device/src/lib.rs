@@ -41,6 +41,9 @@ pub use observe::{Observed, Observer, TraceEvent};
 pub use prng::Prng;
 pub use uring::{UringDevice, open_best};
 
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,8 +59,36 @@ pub struct Geometry {
     pub writable: bool,
     /// Understands [`Op::Discard`].
     pub discard: bool,
-    /// A name for messages: the path.
+    /// A name for messages: the path, of one that is no text some of it.
     pub name: String,
+    /// Which of the host it is, if it is one.
+    pub place: Option<HostPlace>,
+}
+
+/// Which file or block device of the host one is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPlace {
+    /// By which it was opened.
+    pub path: PathBuf,
+    /// Of what was opened, whatever is at the path by now.
+    pub id: HostId,
+}
+
+/// What tells files and block devices of the host from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostId {
+    /// A block device, by its number.
+    Block(u64),
+    /// A file, by the number of its file system and its own.
+    File(u64, u64),
+}
+
+impl HostId {
+    /// Of a file or block device.
+    #[must_use]
+    pub fn of(meta: &Metadata) -> Self {
+        if meta.file_type().is_block_device() { Self::Block(meta.rdev()) } else { Self::File(meta.dev(), meta.ino()) }
+    }
 }
 
 /// One request.

@@ -62,7 +62,7 @@ impl MemDevice {
 impl BlockDevice for MemDevice {
     fn geometry(&self) -> Geometry {
         let name = "memory".to_owned();
-        Geometry { bytes: self.length, writable: true, discard: true, name }
+        Geometry { bytes: self.length, writable: true, discard: true, name, place: None }
     }
 
     fn submit(&self, op: Op) -> Ticket {

@@ -14,8 +14,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SHARDS: usize = 64;
 
@@ -139,13 +140,30 @@ struct OpenFile {
     unprivileged_in: u64,
     /// Something that the kernel kept of it was lost, and no write was told so far.
     lost: bool,
-    /// It lost privileges since it was opened.
-    left_alone: bool,
-    /// How often the kernel was told that the attributes are out of date, as far as that is of interest.
-    notices: u32,
+    /// The number of the last notice that its attributes are out of date.
+    noticed: u64,
+    /// Notices that are being sent.
+    noticing: u32,
+    /// Who may do what with it was changed, and the kernel may not know yet.
+    unlearnt: Option<Unlearnt>,
+    /// Requests under way that change its attributes.
+    changing: u32,
     /// Until when the kernel certainly believes the attributes, but for what it was told is out of date.
     told_until: Option<Instant>,
 }
+
+/// What the kernel may not know yet.
+#[derive(Clone, Copy)]
+struct Unlearnt {
+    /// When it was told last that what it knows is out of date.
+    since: Instant,
+    /// It asked since, and was answered.
+    is_answered: bool,
+}
+
+/// So long after a notice the kernel has sent what it had begun to ask for before: what it takes no notice of, it then asks for again as
+/// soon as somebody looks.
+const ASKED_TIME: Duration = Duration::from_secs(1);
 
 impl OpenFile {
     fn may_wait(&self, writeback: bool) -> bool {
@@ -154,16 +172,22 @@ impl OpenFile {
 }
 
 /// The files that are open for writing, with what is known of their privileges.
-pub(crate) struct OpenFiles(Sharded<OpenFile>);
+pub(crate) struct OpenFiles {
+    files: Sharded<OpenFile>,
+    /// Notices so far.
+    notices: AtomicU64,
+    /// Files of which the kernel may not know all.
+    unlearnt: AtomicUsize,
+}
 
 impl OpenFiles {
     pub fn new() -> Self {
-        Self(Sharded::new())
+        Self { files: Sharded::new(), notices: AtomicU64::new(0), unlearnt: AtomicUsize::new(0) }
     }
     /// One more handle, for this user; `maps`: the file may be mapped through it and written to. Its number, which no other that is
     /// open has.
     pub fn open(&self, ino: u64, writer: u32, maps: bool) -> u64 {
-        let mut shard = self.0.shard(ino);
+        let mut shard = self.files.shard(ino);
         let file = shard.entry(ino).or_default();
         file.writer = writer;
         file.last += 1;
@@ -173,14 +197,14 @@ impl OpenFiles {
     }
     /// The file was created or emptied through this handle; where the kernel does not say through which, that is the one opened last.
     pub fn emptied(&self, ino: u64, through: Option<u64>) {
-        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
             file.streams = Some(through.unwrap_or(file.last));
         }
     }
     /// This handle less, of the same kind. Whether what was written is complete now: not while the one is open through which the file
     /// was emptied.
     pub fn close(&self, ino: u64, number: u64, maps: bool) -> bool {
-        let mut shard = self.0.shard(ino);
+        let mut shard = self.files.shard(ino);
         let Entry::Occupied(mut entry) = shard.entry(ino) else { return true };
         let file = entry.get_mut();
         if file.streams == Some(number) {
@@ -190,14 +214,15 @@ impl OpenFiles {
         file.handles = file.handles.saturating_sub(1);
         file.mapping = file.mapping.saturating_sub(u32::from(maps));
         if file.handles == 0 {
-            entry.remove();
+            let unlearnt = entry.remove().unlearnt.is_some();
+            self.unlearnt.fetch_sub(usize::from(unlearnt), Ordering::AcqRel);
         }
         is_complete
     }
     /// Whether the kernel may have content of the file that it has not sent: what a mapping changed, which keeps its handle open, or
     /// under writeback also what was written.
     pub fn may_wait(&self, ino: u64, writeback: bool) -> bool {
-        self.0.shard(ino).get(&ino).is_some_and(|file| file.may_wait(writeback))
+        self.files.shard(ino).get(&ino).is_some_and(|file| file.may_wait(writeback))
     }
     /// All files of which that is so.
     pub fn waiting(&self, writeback: bool) -> Vec<u64> {
@@ -205,71 +230,126 @@ impl OpenFiles {
             let map = shard.lock().unwrap_or_else(PoisonError::into_inner);
             map.iter().filter(|(_, file)| file.may_wait(writeback)).map(|(ino, _)| *ino).collect::<Vec<_>>()
         };
-        self.0.shards.iter().flat_map(of).collect()
+        self.files.shards.iter().flat_map(of).collect()
     }
     /// Who opened it last.
     pub fn writer(&self, ino: u64) -> Option<u32> {
-        self.0.shard(ino).get(&ino).map(|file| file.writer)
+        self.files.shard(ino).get(&ino).map(|file| file.writer)
     }
     /// Something that the kernel kept of it was lost.
     pub fn lose(&self, ino: u64) {
-        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
             file.lost = true;
-            file.notices = file.notices.wrapping_add(1);
         }
     }
     /// Whether it was, and nobody was told since.
     pub fn take_lost(&self, ino: u64) -> bool {
-        self.0.shard(ino).get_mut(&ino).is_some_and(|file| std::mem::take(&mut file.lost))
+        self.files.shard(ino).get_mut(&ino).is_some_and(|file| std::mem::take(&mut file.lost))
     }
     /// What was lost of any file so far is nobody's to be told.
     pub fn forget_losses(&self) {
-        for shard in &self.0.shards {
+        for shard in &self.files.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).values_mut().for_each(|file| file.lost = false);
         }
     }
-    /// The kernel is told that its attributes are out of date.
-    pub fn note_notice(&self, ino: u64) {
-        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
-            file.notices = file.notices.wrapping_add(1);
+    fn next_notice(&self) -> u64 {
+        self.notices.fetch_add(1, Ordering::AcqRel) + 1
+    }
+    /// How many notices there were: what the kernel asks for now.
+    pub fn asked(&self) -> u64 {
+        self.notices.load(Ordering::Acquire)
+    }
+    fn learn(&self, file: &mut OpenFile, now: Instant) {
+        let is_learnt = |unlearnt: &mut Unlearnt| unlearnt.is_answered && now >= unlearnt.since + ASKED_TIME;
+        let learnt = file.unlearnt.take_if(is_learnt).is_some();
+        self.unlearnt.fetch_sub(usize::from(learnt), Ordering::AcqRel);
+    }
+    fn note_notice(&self, file: &mut OpenFile, now: Instant) {
+        self.learn(file, now);
+        file.noticed = self.next_notice();
+        file.unlearnt = file.unlearnt.map(|_| Unlearnt { since: now, is_answered: false });
+    }
+    /// The kernel is about to be told that its attributes are out of date. With `spares` false where it is left alone, or not open, and
+    /// then it is not to be told.
+    pub fn begin_notice(&self, ino: u64, spares: bool, now: Instant) -> bool {
+        let mut shard = self.files.shard(ino);
+        let Some(file) = shard.get_mut(&ino) else { return !spares };
+        self.learn(file, now);
+        if spares && file.unlearnt.is_some() {
+            return false;
+        }
+        file.noticing += 1;
+        self.note_notice(file, now);
+        true
+    }
+    /// It was.
+    pub fn end_notice(&self, ino: u64, now: Instant) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
+            file.noticing = file.noticing.saturating_sub(1);
+            self.note_notice(file, now);
         }
     }
-    /// How often it was so far.
-    pub fn notices(&self, ino: u64) -> u32 {
-        self.0.shard(ino).get(&ino).map_or(0, |file| file.notices)
+    /// Whether a notice is being sent for a file that was left alone since.
+    pub fn is_noticed_still(&self, ino: u64) -> bool {
+        self.files.shard(ino).get(&ino).is_some_and(|file| file.unlearnt.is_some() && file.noticing > 0)
     }
-    /// The kernel was given attributes that it certainly believes until then, unless there were other notices meanwhile; and is
-    /// about to be told that they are out of date.
-    pub fn tell(&self, ino: u64, notices: u32, until: Instant) {
-        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
-            if file.notices == notices {
+    /// A request that changes attributes begins. Where a notice meets it the kernel believes its answer for no time (Linux 6.17).
+    pub fn begin_change(&self, ino: u64) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
+            file.changing += 1;
+            file.told_until = None;
+        }
+    }
+    /// It was answered.
+    pub fn end_change(&self, ino: u64) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
+            file.changing = file.changing.saturating_sub(1);
+            file.noticed = self.next_notice();
+        }
+    }
+    /// The kernel was given attributes that it believes until then; unless there were notices since it asked.
+    pub fn tell(&self, ino: u64, asked: u64, until: Instant) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
+            if file.noticed <= asked && file.changing == 0 {
                 file.told_until = Some(until);
             }
-            file.notices = file.notices.wrapping_add(1);
         }
     }
-    /// Privileges were taken from the file, of which the kernel has to learn: nothing else is to tell it that attributes are out of date,
-    /// since it takes no notice of those it had asked for before.
-    pub fn leave_alone(&self, ino: u64) {
-        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
-            file.left_alone = true;
+    /// Who may do what with a file was changed, of which the kernel has to learn: nothing else is to tell it that attributes are out of
+    /// date meanwhile, since it takes no notice of those it had asked for before.
+    pub fn leave_alone(&self, ino: u64, now: Instant) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
+            let before = file.unlearnt.replace(Unlearnt { since: now, is_answered: false });
+            self.unlearnt.fetch_add(usize::from(before.is_none()), Ordering::AcqRel);
         }
     }
-    /// Whether the file is open, and that was not so.
-    pub fn is_looked_after(&self, ino: u64) -> bool {
-        self.0.shard(ino).get(&ino).is_some_and(|file| !file.left_alone)
+    /// The kernel was given attributes for which it asked then.
+    pub fn answered(&self, ino: u64, asked: u64) {
+        if self.unlearnt.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        if let Some(file) = self.files.shard(ino).get_mut(&ino).filter(|file| file.noticed <= asked) {
+            file.unlearnt = file.unlearnt.map(|unlearnt| Unlearnt { is_answered: true, ..unlearnt });
+        }
+    }
+    /// Whether the file is open, and the kernel knows who may do what with it.
+    pub fn is_looked_after(&self, ino: u64, now: Instant) -> bool {
+        let mut shard = self.files.shard(ino);
+        let Some(file) = shard.get_mut(&ino) else { return false };
+        self.learn(file, now);
+        file.unlearnt.is_none()
     }
     /// Whether it certainly believes them now.
     pub fn is_told(&self, ino: u64, now: Instant) -> bool {
-        self.0.shard(ino).get(&ino).is_some_and(|file| file.told_until.is_some_and(|until| now < until))
+        self.files.shard(ino).get(&ino).is_some_and(|file| file.told_until.is_some_and(|until| now < until))
     }
     /// Whether the file was seen without privileges in this epoch.
     pub fn is_unprivileged(&self, ino: u64, epoch: u64) -> bool {
-        self.0.shard(ino).get(&ino).is_some_and(|file| file.unprivileged_in == epoch + 1)
+        self.files.shard(ino).get(&ino).is_some_and(|file| file.unprivileged_in == epoch + 1)
     }
     /// The file was seen without privileges in this epoch.
     pub fn set_unprivileged(&self, ino: u64, epoch: u64) {
-        if let Some(file) = self.0.shard(ino).get_mut(&ino) {
+        if let Some(file) = self.files.shard(ino).get_mut(&ino) {
             file.unprivileged_in = epoch + 1;
         }
     }
@@ -330,28 +410,84 @@ mod tests {
         assert_eq!(files.writer(7), None);
     }
 
+    fn notice(files: &OpenFiles, ino: u64, now: Instant) {
+        assert!(files.begin_notice(ino, false, now));
+        files.end_notice(ino, now);
+    }
+
     #[test]
     fn what_was_lost_is_told_once_and_what_the_kernel_believes_is_known() {
         let (files, now) = (OpenFiles::new(), Instant::now());
-        let later = now + std::time::Duration::from_secs(9);
+        let later = now + Duration::from_secs(9);
         files.lose(7);
-        assert!(!files.take_lost(7) && !files.is_looked_after(7), "closed");
-        let number = files.open(7, 1, false);
+        assert!(!files.take_lost(7) && !files.is_looked_after(7, now), "closed");
+        files.open(7, 1, false);
         files.lose(7);
         assert!(files.take_lost(7) && !files.take_lost(7));
+        files.open(8, 1, false);
+        [7, 8].into_iter().for_each(|ino| files.lose(ino));
+        files.forget_losses();
+        assert!(!files.take_lost(7) && !files.take_lost(8));
         assert!(!files.is_told(7, now));
-        let asked = files.notices(7);
-        files.lose(7);
+        let asked = files.asked();
+        notice(&files, 7, now);
         files.tell(7, asked, later);
         assert!(!files.is_told(7, now), "it took no notice of the answer");
-        files.tell(7, files.notices(7), later);
+        notice(&files, 8, now);
+        files.tell(7, files.asked(), later);
         assert!(files.is_told(7, now) && !files.is_told(7, later));
-        assert!(files.is_looked_after(7));
-        files.leave_alone(7);
-        assert!(!files.is_looked_after(7));
+        notice(&files, 7, now);
+        assert!(files.is_told(7, now), "what it asks for again has its time");
+    }
+
+    /// Where a notice meets the change the kernel believes its answer for no time.
+    #[test]
+    fn what_is_told_beside_a_change_is_not_relied_on() {
+        let (files, now) = (OpenFiles::new(), Instant::now());
+        let later = now + Duration::from_secs(9);
+        files.open(7, 1, false);
+        files.tell(7, files.asked(), later);
+        files.begin_change(7);
+        assert!(!files.is_told(7, now));
+        let asked = files.asked();
+        files.tell(7, asked, later);
+        assert!(!files.is_told(7, now));
+        files.end_change(7);
+        files.tell(7, asked, later);
+        assert!(!files.is_told(7, now));
+        files.tell(7, files.asked(), later);
+        assert!(files.is_told(7, now));
+    }
+
+    #[test]
+    fn a_file_is_left_alone_until_the_kernel_knows() {
+        let (files, now) = (OpenFiles::new(), Instant::now());
+        let at = |seconds: f64| now + Duration::from_secs_f64(seconds);
+        let number = files.open(7, 1, false);
+        assert!(files.is_looked_after(7, now));
+        let before = files.asked();
+        assert!(files.begin_notice(7, true, now) && !files.is_noticed_still(7));
+        files.leave_alone(7, now);
+        assert!(files.is_noticed_still(7), "one that was begun before");
+        files.end_notice(7, now);
+        assert!(!files.is_noticed_still(7) && !files.begin_notice(7, true, now));
+        notice(&files, 7, now);
+        assert!(!files.is_looked_after(7, at(100.0)), "it did not ask");
+        files.answered(7, before);
+        assert!(!files.is_looked_after(7, at(100.0)), "it asked before");
+        files.answered(7, files.asked());
+        assert!(!files.is_looked_after(7, at(0.5)), "it may have begun to ask before");
+        notice(&files, 7, at(0.6));
+        assert!(!files.is_looked_after(7, at(100.0)), "it has to ask again");
+        files.answered(7, files.asked());
+        assert!(!files.is_looked_after(7, at(1.5)));
+        notice(&files, 7, at(1.7));
+        assert!(files.is_looked_after(7, at(1.7)), "what it knows no notice takes away");
+        files.leave_alone(7, now);
         files.close(7, number, false);
         files.open(7, 1, false);
-        assert!(files.is_looked_after(7) && !files.take_lost(7) && !files.is_told(7, now));
+        assert!(files.is_looked_after(7, now) && !files.take_lost(7) && !files.is_told(7, now));
+        assert_eq!(files.unlearnt.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -138,11 +138,22 @@ impl Taken {
 pub(crate) struct Reply {
     sink: Option<Arc<dyn Sink>>,
     unique: u64,
+    asked: u64,
 }
 
 impl Reply {
     pub fn new(sink: Arc<dyn Sink>, unique: u64) -> Self {
-        Self { sink: Some(sink), unique }
+        Self { sink: Some(sink), unique, asked: 0 }
+    }
+    /// The same, of a request that came when there had been so many notices.
+    pub fn asked_at(self, asked: u64) -> Self {
+        let mut this = self;
+        this.asked = asked;
+        this
+    }
+    /// How many notices there had been when the request came.
+    pub fn asked(&self) -> u64 {
+        self.asked
     }
     /// Success, with these bytes.
     pub fn bytes(self, body: &[u8]) -> Taken {

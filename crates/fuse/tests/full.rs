@@ -8,11 +8,13 @@ use common::raw;
 use common::real::Real;
 use common::{Mounted, errno, mount};
 use nenrin_core::{At, Fs, MkfsOptions};
-use nenrin_fuse::Cache;
+use nenrin_fuse::{Cache, MountOptions, SessionOptions};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const VOLUME: usize = 64 << 20;
 const PIECE: usize = 1 << 20;
@@ -141,6 +143,75 @@ fn a_sync_of_what_found_no_room_fails() {
     assert_eq!(errno(full.sync_all()), libc::ENOSPC);
     assert!(fs.lost_writes().bytes > 0);
     drop(full);
+    mounted.end();
+    fs.close().unwrap();
+}
+
+/// The bytes of an access list that says no more than a mode does; what others may do.
+fn list(other: u16) -> Vec<u8> {
+    let entry = |(tag, perm): (u16, u16)| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &[0xff; 4]].concat();
+    [2u32.to_le_bytes().to_vec(), [(1, 6), (4, 4), (32, other)].into_iter().flat_map(entry).collect()].concat()
+}
+
+const ACCESS: &str = "system.posix_acl_access";
+
+/// The file is left alone only until the kernel knows the mode.
+#[test]
+fn who_writes_on_is_refused_after_a_list_was_set() {
+    let world = Real::new(VOLUME, &MkfsOptions::default());
+    let Some((fs, mounted)) = mounted(&world) else { return };
+    let file = new_file(&mounted, "file");
+    raw::setxattr(&mounted.join("file"), ACCESS, &list(0), 0).unwrap();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    // What brings in what the kernel keeps has it ask, too.
+    let write = |n: u64| {
+        raw::write_out(&file);
+        file.write_all_at(&[7; PIECE], n * PIECE as u64)
+    };
+    let refused = (0..200).find_map(|n| write(n).err());
+    assert_eq!(refused.map(|e| e.raw_os_error()), Some(Some(libc::ENOSPC)), "200 MiB were taken, of a volume of 64");
+    drop(file);
+    mounted.end();
+    fs.close().unwrap();
+}
+
+/// However much is written to a file meanwhile, whoever a list shuts out stays out.
+#[test]
+fn who_is_shut_out_while_others_write_stays_out() {
+    if raw::geteuid() != 0 {
+        return common::left_out(format_args!("only root can be several users"));
+    }
+    let world = Real::new(VOLUME, &MkfsOptions::default());
+    let fs = world.open();
+    let change = |mount: &mut MountOptions, options: &mut SessionOptions| {
+        (mount.allow_other, options.cache) = (true, Cache::WriteBack);
+    };
+    let Some(mounted) = mount(fs.clone(), At::Live, change) else { return };
+    let file = new_file(&mounted, "file");
+    fill(&mounted, &file);
+    let (path, over) = (mounted.join("file"), AtomicBool::new(false));
+    let let_in = std::thread::scope(|scope| {
+        for n in 0..2 {
+            let (file, over) = (&file, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = file.write_all_at(&[1; 4096], n << 20);
+                }
+            });
+        }
+        let let_in = (0..300).filter(|_| {
+            raw::setxattr(&path, ACCESS, &list(4), 0).unwrap();
+            let was_in = raw::as_user(1000, 1000, &[], || File::open(&path).is_ok());
+            raw::setxattr(&path, ACCESS, &list(0), 0).unwrap();
+            was_in && raw::as_user(1000, 1000, &[], || File::open(&path).is_ok())
+        });
+        let let_in = let_in.count();
+        over.store(true, Ordering::Relaxed);
+        let_in
+    });
+    assert_eq!(let_in, 0, "of 300");
+    drop(file);
     mounted.end();
     fs.close().unwrap();
 }

@@ -239,13 +239,14 @@ fn all_are_answered<T: Send>(ask: fn(&Path, &File) -> T) -> Option<Vec<T>> {
     Some(answers)
 }
 
-/// Nor are they told of a hole where something is that the kernel has not sent.
+/// Nor are they told of a hole where something is that the kernel has not sent, or refused: a program may have copied a part by then.
 #[test]
 fn looking_for_holes_leaves_entries_for_what_it_waits_for() {
     let Some(found) = all_are_answered(|_, file| raw::lseek(file, 0, libc::SEEK_DATA)) else { return };
-    let refused = |e: &std::io::Error| e.raw_os_error() == Some(libc::EINVAL);
-    assert!(found.iter().all(|found| found.as_ref().map_or_else(refused, |at| *at == 1 << 20)), "{found:?}");
-    assert!(found.iter().filter(|found| found.is_ok()).count() >= 8, "{found:?}");
+    let is_right = |found: &std::io::Result<u64>| found.as_ref().is_ok_and(|at| *at == 1 << 20);
+    let is_safe = |found: &std::io::Result<u64>| found.as_ref().is_ok_and(|at| *at == 0);
+    assert!(found.iter().all(|found| is_right(found) || is_safe(found)), "{found:?}");
+    assert!(found.iter().filter(|found| is_right(found)).count() >= 8, "{found:?}");
 }
 
 #[test]

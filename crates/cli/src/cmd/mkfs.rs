@@ -195,7 +195,8 @@ fn look_at_all(paths: &[PathBuf], wishes: &Wishes) -> Result<Vec<Looked>, Fail> 
 fn identity_of_new(path: &Path) -> String {
     let above = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let above = above.canonicalize().unwrap_or_else(|_| above.to_owned());
-    format!("new {}", above.join(path.file_name().unwrap_or_default()).display())
+    // Of a path that is no text all of it.
+    format!("new {:?}", above.join(path.file_name().unwrap_or_default()))
 }
 
 /// Looks at one device: it may be used, and is or will be long enough.

@@ -5,7 +5,8 @@ use super::service::Service;
 use crate::control::Answer;
 use crate::error::{At as _, Fail};
 use crate::{device, report, sys};
-use nenrin_core::{DeviceHealth, Fs};
+use nenrin_core::Fs;
+use nenrin_device::{HostId, HostPlace};
 use nenrin_format::BLOCK_BYTES;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -23,19 +24,6 @@ const STEP_BYTES_MAX: u64 = 64 << 20;
 
 fn plain(e: impl std::fmt::Display) -> Fail {
     Fail::new(e.to_string())
-}
-
-/// The device that a number or a path means.
-fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
-    let all = fs.health();
-    let number = text.parse::<u16>().ok();
-    let identity = device::identity(Path::new(text)).ok();
-    let is_it = |d: &&DeviceHealth| {
-        let same = d.name.as_ref().and_then(|n| device::identity(&device::path_of(n)).ok());
-        number == Some(d.index + 1) || identity.is_some() && same == identity || d.name.as_deref() == Some(text)
-    };
-    let found = all.iter().find(is_it).cloned();
-    found.ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
 }
 
 /// An image file that is to be cut, once the volume uses no more of it than that.
@@ -89,7 +77,7 @@ impl Service {
 
     pub(super) fn device_remove(&self, which: &str, keep: bool) -> Result<Answer, Fail> {
         let fs = self.fs()?;
-        let d = member(&fs, which)?;
+        let d = device::member(&fs, which)?;
         if keep {
             // Held meanwhile, so that what it drops is no later order.
             let mut to_cut = self.to_cut();
@@ -106,7 +94,7 @@ impl Service {
 
     pub(super) fn device_forgive(&self, which: &str) -> Result<Answer, Fail> {
         let fs = self.fs()?;
-        let d = member(&fs, which)?;
+        let d = device::member(&fs, which)?;
         fs.device_forgive(d.index).at(which)?;
         let [reads, wrong, writes] = [d.read_errors, d.wrong_blocks, d.write_errors];
         self.log.line(&format!(
@@ -120,7 +108,7 @@ impl Service {
     pub(super) fn resize(&self, which: Option<&str>, bytes: Option<u64>) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let d = match (which, &fs.health()[..]) {
-            (Some(which), _) => member(&fs, which)?,
+            (Some(which), _) => device::member(&fs, which)?,
             (None, [only]) => only.clone(),
             (None, all) => {
                 return Err(Fail::new(format!("the volume has {} devices: name one with --device", all.len())));
@@ -129,7 +117,8 @@ impl Service {
         let name = d.name.as_deref().ok_or_else(|| Fail::new(format!("device {} is absent", d.index + 1)))?;
         // One at a time: who fails takes back what he made longer.
         let mut to_cut = self.to_cut();
-        let file = self.opened(&device::path_of(name))?;
+        let place = d.place.as_ref().ok_or_else(|| Fail::at(name, "not of the host, so it cannot be resized"))?;
+        let file = opened(place)?;
         let meta = file.metadata().at(name)?;
         let there = device::bytes_of(&file).at(name)?;
         let bytes = bytes.unwrap_or(there) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
@@ -149,25 +138,6 @@ impl Service {
         self.watch_anew(&fs);
         self.log.line(&format!("device {}: {bytes} bytes are to be used", d.index + 1));
         Ok(Answer::of(d.index + 1))
-    }
-
-    /// The device that the volume has there, and not what somebody may have put in its place.
-    fn opened(&self, path: &Path) -> Result<File, Fail> {
-        let is_file = fs::symlink_metadata(path).is_ok_and(|m| m.is_file());
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let opened = OpenOptions::new().read(true).write(is_file).custom_flags(flags).open(path);
-        let is_it = |file: &File| {
-            let identity = file.metadata().map(|m| device::identity_of(&m));
-            identity.is_ok_and(|i| self.watches().iter().any(|w| w.is_at(path) && w.identity() == i))
-        };
-        match opened {
-            Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ELOOP)) => Err(Fail::at(path.display(), e)),
-            Ok(file) if is_it(&file) => Ok(file),
-            _ => Err(Fail::at(
-                path.display(),
-                "deleted or replaced while mounted, so it cannot be resized; put it back first",
-            )),
-        }
     }
 
     pub(super) fn lay(&self, bytes: u64) -> Result<Answer, Fail> {
@@ -224,6 +194,22 @@ pub(super) fn await_left(fs: &Fs) {
     let begun = Instant::now();
     while fs.devices_left_in_use() > 0 && begun.elapsed() < LEFT_MAX {
         thread::sleep(LEFT_STEP);
+    }
+}
+
+/// The device that the volume has there, and not what somebody may have put in its place.
+fn opened(place: &HostPlace) -> Result<File, Fail> {
+    let path = &place.path;
+    let is_file = fs::symlink_metadata(path).is_ok_and(|m| m.is_file());
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let opened = OpenOptions::new().read(true).write(is_file).custom_flags(flags).open(path);
+    match opened {
+        Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ELOOP)) => Err(Fail::at(path.display(), e)),
+        Ok(file) if file.metadata().is_ok_and(|m| HostId::of(&m) == place.id) => Ok(file),
+        _ => {
+            let text = "deleted or replaced while mounted, so it cannot be resized; put it back first";
+            Err(Fail::at(path.display(), text))
+        }
     }
 }
 
@@ -313,7 +299,8 @@ mod tests {
         let laying = thread::spawn(move || other.lay(STEP_BYTES_MAX).map(drop));
         // It waits for the orders.
         thread::sleep(Duration::from_millis(500));
-        let (file, uuid) = (service.opened(&image).unwrap(), fs.health()[0].uuid);
+        let of = fs.health().remove(0);
+        let (file, uuid) = (opened(&of.place.unwrap()).unwrap(), of.uuid);
         fs.device_resize(0, HALF / BLOCK_BYTES as u64).unwrap();
         to_cut.push(Cut { file, uuid, bytes: HALF });
         drop(to_cut);

@@ -5,27 +5,15 @@ use super::service::Service;
 use crate::control::{Answer, JoinData};
 use crate::device;
 use crate::error::Fail;
-use nenrin_core::{Fs, JoinStatus, NewDevice};
+use nenrin_core::{JoinStatus, NewDevice};
 use nenrin_device::OpenMode;
 use nenrin_format::BLOCK_BYTES;
 use std::path::Path;
 
-/// The index of the device that a number or a path means.
-fn index_of(fs: &Fs, text: &str) -> Result<u16, Fail> {
-    let number = text.parse::<u16>().ok();
-    let identity = device::identity(Path::new(text)).ok();
-    let all = fs.health();
-    let found = all.iter().find(|d| {
-        let same = d.name.as_ref().and_then(|n| device::identity(&device::path_of(n)).ok());
-        number == Some(d.index + 1) || identity.is_some() && same == identity || d.name.as_deref() == Some(text)
-    });
-    found.map(|d| d.index).ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
-}
-
 impl Service {
     pub(super) fn replace(&self, old: &str, new: &Path, uuid: [u8; 16]) -> Result<Answer, Fail> {
         let fs = self.fs()?;
-        let index = index_of(&fs, old)?;
+        let index = device::member(&fs, old)?.index;
         let device = device::open(new, OpenMode { polling: self.polling, ..OpenMode::OWNER })?;
         fs.replace_device(index, NewDevice { device, uuid }).map_err(|e| Fail::new(e.to_string()))?;
         self.watch_anew(&fs);

@@ -14,7 +14,7 @@ use crate::mended::Mended;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::output::printable;
-use crate::{device, diff, past, report, states, when};
+use crate::{diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
 use nenrin_format::superblock::Profile;
 use nenrin_format::{Cno, Ino};
@@ -46,9 +46,7 @@ const CHECKPOINTS_AT_ONCE: usize = 512;
 fn watches_of(fs: &Fs, before: &[Watch]) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
     let stands_in = matches!(fs.superblock().profile, Profile::Mirror | Profile::Parity);
-    there
-        .filter_map(|d| Some(Watch::anew(before, &device::path_of(&d.name?), d.uuid, (d.index, d.bytes), stands_in)))
-        .collect()
+    there.filter_map(|d| Some(Watch::anew(before, d.place.as_ref()?, d.uuid, (d.index, d.bytes), stands_in))).collect()
 }
 
 /// What wakes the daemon's main thread.

@@ -4,19 +4,19 @@
 
 use crate::device;
 use crate::output::shell_quoted;
+use nenrin_device::{HostId, HostPlace};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// An image file, as it was when it was opened.
 #[derive(Clone)]
 pub struct Watch {
-    path: PathBuf,
+    place: HostPlace,
     uuid: [u8; 16],
     identity: String,
     beneath: Vec<String>,
     bytes: u64,
-    block_device: bool,
     /// Its place in the device table.
     index: u16,
     /// Other devices have what it has.
@@ -24,46 +24,38 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of the device at `path`, which the volume knows as `uuid`, by this place in its table, and uses so many bytes of; whether others
-    /// stand in for it.
-    pub fn new(path: &Path, uuid: [u8; 16], (index, bytes): (u16, u64), stands_in: bool) -> Self {
-        let mut identities = device::identities(path).into_iter();
-        Self {
-            path: path.to_owned(),
-            uuid,
-            identity: identities.next().unwrap_or_default(),
-            beneath: identities.collect(),
-            bytes,
-            block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
-            index,
-            stands_in,
-        }
+    /// Of the device at this place, which the volume knows as `uuid`, by this place in its table, and uses so many bytes of; whether
+    /// others stand in for it.
+    pub fn new(place: &HostPlace, uuid: [u8; 16], (index, bytes): (u16, u64), stands_in: bool) -> Self {
+        let identity = device::identity_by(place.id);
+        // What is at the path by now may be another.
+        let is_there = device::identity(&place.path).is_ok_and(|now| now == identity);
+        let beneath = if is_there { device::identities_beneath(&place.path) } else { Vec::new() };
+        Self { place: place.clone(), uuid, identity, beneath, bytes, index, stands_in }
     }
     /// The same, after the devices or how much is used of them have changed. Of one that was there before, what is at its path
     /// by now is not asked for again.
-    pub fn anew(before: &[Self], path: &Path, uuid: [u8; 16], (index, bytes): (u16, u64), stands_in: bool) -> Self {
-        match before.iter().find(|w| w.uuid == uuid && w.path == path) {
+    pub fn anew(
+        before: &[Self],
+        place: &HostPlace,
+        uuid: [u8; 16],
+        (index, bytes): (u16, u64),
+        stands_in: bool,
+    ) -> Self {
+        match before.iter().find(|w| w.uuid == uuid && w.place == *place) {
             Some(known) => Self { bytes, index, stands_in, ..known.clone() },
-            None => Self::new(path, uuid, (index, bytes), stands_in),
+            None => Self::new(place, uuid, (index, bytes), stands_in),
         }
     }
-    /// Whether it is of the device at `path`.
-    pub fn is_at(&self, path: &Path) -> bool {
-        self.path == path
-    }
-    /// What tells it from other devices.
-    pub fn identity(&self) -> &str {
-        &self.identity
-    }
-    /// That, and what tells the files apart that it shows the whole of.
+    /// What tells it from other devices, and what tells the files apart that it shows the whole of.
     pub fn identities(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.identity).chain(&self.beneath)
     }
     /// What is wrong with it now.
     pub fn problem(&self) -> Option<Problem> {
-        let path = self.path.display();
+        let path = self.place.path.display();
         let problem = |text, open_as| Some(Problem { uuid: self.uuid, text, open_as });
-        match device::identity(&self.path) {
+        match device::identity(&self.place.path) {
             Ok(now) if now == self.identity => {}
             // The directory may be unreadable for us; that is no news about the image.
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return None,
@@ -72,8 +64,8 @@ impl Watch {
                 return problem(format!("{path} was {text}"), open_as);
             }
         }
-        let bytes = fs::metadata(&self.path).ok()?.len();
-        if self.block_device || bytes >= self.bytes {
+        let bytes = fs::metadata(&self.place.path).ok()?.len();
+        if matches!(self.place.id, HostId::Block(_)) || bytes >= self.bytes {
             return None;
         }
         let (was, number) = (self.bytes, self.index + 1);
@@ -141,12 +133,14 @@ mod tests {
         fs::write(&path, [0; 8192]).unwrap();
         // The daemon has it open, so its number is given to no other file.
         let _open = fs::File::open(&path).unwrap();
-        let watch = Watch::new(&path, [1; 16], (0, 8192), false);
+        let place = |open: &fs::File| HostPlace { path: path.clone(), id: HostId::of(&open.metadata().unwrap()) };
+        let at = place(&_open);
+        let watch = Watch::new(&at, [1; 16], (0, 8192), false);
         assert_eq!(watch.problem(), None);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         let text = |watch: &Watch| watch.problem().unwrap().text;
         assert!(text(&watch).contains("cut to 4096 of 8192"));
-        let of_several = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], (1, 8192), true);
+        let of_several = Watch::anew(std::slice::from_ref(&watch), &at, [1; 16], (1, 8192), true);
         let told = text(&of_several);
         assert!(
             told.starts_with("device 2: ") && told.contains("truncate -s 8192") && !told.contains("lost"),
@@ -166,8 +160,9 @@ mod tests {
         fs::rename(dir.path().join("other"), &path).unwrap();
         assert!(watch.problem().is_some());
         // What is there instead does not become what is watched when something else changes; another device is.
-        let again = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], (0, 4096), false);
-        assert!(again.identity() == watch.identity() && again.problem().is_some());
-        assert_eq!(Watch::anew(&[watch], &path, [2; 16], (0, 4096), false).problem(), None);
+        let again = Watch::anew(std::slice::from_ref(&watch), &at, [1; 16], (0, 4096), false);
+        assert!(again.identity == watch.identity && again.problem().is_some());
+        let other = place(&fs::File::open(&path).unwrap());
+        assert_eq!(Watch::anew(&[watch], &other, [2; 16], (0, 4096), false).problem(), None);
     }
 }

@@ -76,7 +76,7 @@ fn what_others_have_is_unmounted() {
     nenrin(["umount", "--force", &mnt]).ok();
 }
 
-/// A path that is no text is found again, and told with its bytes.
+/// A path that is no text is found again, and told with its bytes; no other is taken for it that looks like it.
 #[test]
 fn an_image_whose_path_is_no_text_is_where_it_was() {
     use std::os::unix::ffi::OsStrExt;
@@ -90,6 +90,8 @@ fn an_image_whose_path_is_no_text_is_where_it_was() {
         nenrin(words.iter().map(std::ffi::OsStr::new).chain(end.iter().copied()).collect::<Vec<_>>())
     };
     args(&["mkfs", "--size", SIZE], &[image.as_os_str()]).ok();
+    let alike = place.path("image-\u{fffd}");
+    fs::write(&alike, vec![7; 60 << 20]).unwrap();
     args(&["mount"], &[image.as_os_str(), mnt.as_ref()]).ok();
     let bytes = serde_json::json!(fs::canonicalize(&image).unwrap().as_os_str().as_bytes());
     let info = place.info();
@@ -98,6 +100,42 @@ fn an_image_whose_path_is_no_text_is_where_it_was() {
     assert_eq!(nenrin(["device", "list", "--json", &mnt]).json()[0]["path_bytes"], bytes);
     nenrin(["resize", &mnt, "48M"]).ok();
     assert_eq!(fs::metadata(&image).unwrap().len(), 48 << 20);
+    nenrin(["resize", &mnt, "32M"]).ok();
+    let lengths = [&image, &alike].map(|path| fs::metadata(path).unwrap().len());
+    assert_eq!(lengths, [32 << 20, 60 << 20]);
+    nenrin(["resize", "--device", alike.to_str().unwrap(), &mnt, "40M"]).fails(1, &["no device of this volume"]);
     let out = place.umount();
     assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+}
+
+/// Two of one volume may look the same.
+#[test]
+fn images_whose_paths_look_the_same_are_told_apart() {
+    use std::os::unix::ffi::OsStrExt;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let images = [b"image-\xff", b"image-\xfe"].map(|name| place.path("").join(std::ffi::OsStr::from_bytes(name)));
+    let mnt = place.sub("mnt");
+    let of = |words: &[&str], end: &[&std::ffi::OsStr]| {
+        nenrin(words.iter().map(std::ffi::OsStr::new).chain(end.iter().copied()).collect::<Vec<_>>())
+    };
+    let both = images.each_ref().map(|image| image.as_os_str());
+    of(&["mkfs", "--profile", "mirror", "--size", SIZE], &both).ok();
+    of(&["mount"], &[both[0], mnt.as_ref()]).ok();
+    let info = place.info();
+    assert_eq!(info["problems"], serde_json::json!([]), "{info}");
+    let bytes = |n: usize| serde_json::json!(fs::canonicalize(&images[n]).unwrap().as_os_str().as_bytes());
+    for n in 0..2 {
+        assert_eq!(info["devices"][n]["path_bytes"], bytes(n), "{info}");
+    }
+    nenrin(["resize", "--device", "2", &mnt, "48M"]).ok();
+    let lengths = images.each_ref().map(|image| fs::metadata(image).unwrap().len());
+    assert_eq!(lengths, [lengths[0], 48 << 20], "{lengths:?}");
+    fs::remove_file(&images[1]).unwrap();
+    let list = nenrin(["device", "list", "--json", &mnt]).json();
+    assert!(list[0]["why"].is_null() && list[1]["why"].as_str().unwrap().contains("deleted while mounted"), "{list}");
+    let out = place.umount();
+    assert!(out.code == 0 && out.stderr.contains("was deleted while mounted"), "{out:?}");
 }

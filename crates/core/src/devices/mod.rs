@@ -42,7 +42,7 @@ pub(crate) use rows::RowId;
 use crate::Clock;
 use crate::breaks::{Break, broken};
 use layout::Place;
-use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, HostPlace, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock, Trouble};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo, Time};
 use roster::{Roster, UnderWay};
@@ -76,8 +76,10 @@ const ENTERING: u8 = 4;
 pub struct DeviceHealth {
     /// Its place in the device table.
     pub index: u16,
-    /// Path, when it is there.
+    /// Path, when it is there; of one that is no text some of it.
     pub name: Option<String>,
+    /// Which of the host it is, if it is there and one of that.
+    pub place: Option<HostPlace>,
     /// Identity within the volume.
     pub uuid: [u8; 16],
     /// Length in bytes, as far as it is used.
@@ -380,19 +382,23 @@ impl Devices {
     /// Members, for reports; none before the first root. Waits for no device.
     pub fn health(&self) -> Vec<DeviceHealth> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let one = |(m, entry): (&Arc<Member>, &superblock::DeviceEntry)| DeviceHealth {
-            index: m.index,
-            name: m.device.as_ref().map(|d| d.geometry().name),
-            uuid: entry.uuid,
-            bytes: entry.blocks.saturating_mul(BLOCK_BYTES as u64),
-            target_bytes: entry.target_blocks.saturating_mul(BLOCK_BYTES as u64),
-            standing: m.standing(),
-            why: shown.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
-            failed: shown.failed.iter().find(|(i, _)| *i == m.index && m.is_active()).map(|(_, what)| what.clone()),
-            read_errors: m.read_errors.load(SeqCst),
-            wrong_blocks: m.wrong_blocks.load(SeqCst),
-            write_errors: m.write_errors.load(SeqCst),
-            slow_since: m.gauge.slow_since().filter(|_| m.is_active()),
+        let one = |(m, entry): (&Arc<Member>, &superblock::DeviceEntry)| {
+            let geometry = m.device.as_ref().map(|d| d.geometry());
+            DeviceHealth {
+                index: m.index,
+                name: geometry.as_ref().map(|g| g.name.clone()),
+                place: geometry.and_then(|g| g.place),
+                uuid: entry.uuid,
+                bytes: entry.blocks.saturating_mul(BLOCK_BYTES as u64),
+                target_bytes: entry.target_blocks.saturating_mul(BLOCK_BYTES as u64),
+                standing: m.standing(),
+                why: shown.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
+                failed: shown.failed.iter().find(|(i, _)| *i == m.index && m.is_active()).map(|(_, what)| what.clone()),
+                read_errors: m.read_errors.load(SeqCst),
+                wrong_blocks: m.wrong_blocks.load(SeqCst),
+                write_errors: m.write_errors.load(SeqCst),
+                slow_since: m.gauge.slow_since().filter(|_| m.is_active()),
+            }
         };
         let roster = self.roster();
         let all = roster.members.iter().zip(&shown.devices);

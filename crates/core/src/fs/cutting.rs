@@ -203,8 +203,11 @@ mod tests {
     use crate::segments::KIND_DATA;
     use crate::testing::{create, device, mount};
     use crate::{AllocateMode, MountOptions, SetAttr};
-    use nenrin_format::Addr;
+    use nenrin_device::AlignedBuf;
+    use nenrin_format::key::Kind;
+    use nenrin_format::node::{Entries, TreeId, decode};
     use nenrin_format::wire::Reader;
+    use nenrin_format::{Addr, NODE_BYTES};
     use std::sync::Arc;
 
     const EXTENTS: u64 = 6000;
@@ -217,6 +220,30 @@ mod tests {
         (0..EXTENTS).for_each(|n| assert_eq!(fs.write(ino, n * 2 * BLOCK, &[n as u8; 4096], 0).unwrap(), 4096));
         fs.sync_all().unwrap();
         (device, fs, ino)
+    }
+
+    /// Who looks at the first extents of a file, as a truncation does to learn what it takes back, needs no leaf behind them.
+    #[test]
+    fn the_first_extents_are_found_without_the_last_leaf() {
+        let (device, fs, ino) = scattered(128);
+        fs.close().unwrap();
+        drop(fs);
+        let last = Key::new(ino, Kind::Extent, 0, 2 * (EXTENTS - 1));
+        let bytes = device.read(0, device.geometry().bytes as usize).unwrap();
+        let mut lost = 0;
+        for (n, node) in bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES).enumerate() {
+            let Ok((_, Entries::Leaf(items))) = decode(TreeId::LIVE, node) else { continue };
+            if items.iter().any(|(key, _)| *key == last) {
+                let rot = Arc::new(AlignedBuf::padded(&[0xa5; BLOCK_BYTES]));
+                device.write(n as u64 * BLOCK, rot).unwrap();
+                lost += 1;
+            }
+        }
+        assert!(lost >= 2, "{lost}");
+        let fs = mount(&device, MountOptions { read_only: true, ..MountOptions::default() });
+        let inner = fs.lock();
+        assert_eq!(inner.state.extents(ino, 0, 0, u64::MAX, 10).unwrap().len(), 10);
+        assert!(inner.state.extents(ino, 0, 0, u64::MAX, usize::MAX).is_err());
     }
 
     fn set_size(fs: &Fs, ino: Ino, size: u64) {

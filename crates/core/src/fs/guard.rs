@@ -82,3 +82,12 @@ impl DerefMut for Guard<'_> {
         &mut self.inner
     }
 }
+
+#[cfg(test)]
+impl super::Fs {
+    /// Gives an item of the live tree another value, of which the log says nothing; what it had.
+    pub(crate) fn put_unlogged(&self, key: nenrin_format::key::Key, value: crate::index::Value) -> crate::index::Value {
+        let s = &mut self.lock().state;
+        s.live.insert(&s.cache, key, value).unwrap().unwrap()
+    }
+}

@@ -462,7 +462,8 @@ impl Fs {
         self.clear_but(Keeps::Nothing, writer, ino, offset, end, grow).map(drop)
     }
 
-    /// Makes `[offset, end)` read as zeros. False, and nothing was done, where there is no room to keep what is to be kept.
+    /// Makes `[offset, end)` read as zeros. False where there is no room to keep what is to be kept: then nothing was done, or only what
+    /// is cut off ahead where that is much.
     pub(super) fn clear_but(
         &self,
         keeps: Keeps,
@@ -483,8 +484,12 @@ impl Fs {
             Keeps::Nothing => (Room::Removal, 0),
             Keeps::All(blocks) => (Room::Promise(blocks), blocks),
         };
+        let lacks = |inner: &Inner| kept > 0 && inner.reservable(self) < kept;
+        if lacks(&self.lock()) {
+            return Ok(false);
+        }
         let mut inner = self.room_and_pages_to_cut(room, ino, &edges, cut)?;
-        if kept > 0 && inner.reservable(self) < kept {
+        if lacks(&inner) {
             return Ok(false);
         }
         inner.content_ahead(ino, offset / BLOCK, end.div_ceil(BLOCK))?;

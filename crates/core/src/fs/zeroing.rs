@@ -90,8 +90,9 @@ impl Fs {
                     self.hold_ranges(ino, RANGES_MAX)?;
                     return Ok(stop);
                 }
-                // Others took it meanwhile, or it is not to be had.
-                Ok(false) | Err(Error::NoSpace) => {}
+                // Others took it meanwhile, or it is not to be had. What was cut off ahead has its room again before zeros are written,
+                // which might be refused.
+                Ok(false) | Err(Error::NoSpace) => drop(self.reserve_blocks(ino, blocks.start, stop)?),
                 Err(e) => return Err(e),
             }
         }

@@ -508,8 +508,7 @@ fn load_state(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
-        // What went into the root behind the newest checkpoint it does not say; who closes a volume cuts one.
-        uncut: !superblock.clean && !broken(Break::ReplayedUncut),
+        uncut: false,
         owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
         cache,
@@ -522,6 +521,8 @@ fn load_state(
         state.segments.load_nodes(*segment, *nodes, superblock.generation);
     }
     load_checkpoints(&mut state)?;
+    // What went into the root behind the newest checkpoint it does not say. Who closes a volume cuts one, where there is room for that.
+    state.uncut = (!superblock.clean || state.changed_since_kept()) && !broken(Break::ReplayedUncut);
     state.load_past(root.past);
     let mut bad = None;
     state.load_landmarks(&mut |key, why| bad = bad.take().or(Some(bad_item(key, why))))?;

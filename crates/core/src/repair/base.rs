@@ -488,32 +488,20 @@ pub(super) fn pass_gap(
         match record {
             Record::Create { ino, .. } => drop(made.insert(ino.0)),
             Record::Content { ino, size, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
-                if let Some(inode) = state.inode(*ino)? {
-                    losses.add(LossKind::FileUncertain, About::Inode(*ino), "changed behind a gap in the log");
-                    let outcome = drop_privileges(state, *ino, &inode, losses);
-                    note(outcome, *ino, losses)?;
-                } else if *ino >= gap_from {
-                    // It was made in the gap: what is written of it is all that is known.
-                    let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
-                    state.put_inode(*ino, inode)?;
-                    state.next_ino = state.next_ino.max(ino.next());
-                    unproven.insert(ino.0);
-                    let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
-                    losses.add(LossKind::AttributesLost, About::Inode(*ino), text);
-                }
-                let outcome = unknown.begin(state, *ino, *size);
+                let outcome = changed_behind(state, *ino, *ino >= gap_from, unproven, losses)
+                    .and_then(|()| unknown.begin(state, *ino, *size));
                 note(outcome, *ino, losses)?;
             }
             record => {
-                if let Some((ino, has_privileges)) =
-                    allows_more(state, record)?.filter(|(ino, _)| !made.contains(&ino.0))
-                {
-                    if allowed.insert(ino) {
-                        let text = "was allowed more behind a gap in the log; it may hold what it held before";
-                        losses.add(LossKind::FileUncertain, About::Inode(ino), text);
-                    }
-                    privileged.extend(has_privileges.then_some(ino));
+                let Some((ino, grant)) = grant(record).filter(|(ino, _)| !made.contains(&ino.0)) else { return Ok(()) };
+                let more = allows_more(state, ino, grant);
+                let (allows, has_privileges) = *more.as_ref().unwrap_or(&(false, false));
+                note(more.map(drop), ino, losses)?;
+                if allows && allowed.insert(ino) {
+                    let text = "was allowed more behind a gap in the log; it may hold what it held before";
+                    losses.add(LossKind::FileUncertain, About::Inode(ino), text);
                 }
+                privileged.extend(has_privileges.then_some(ino));
             }
         }
         Ok(())
@@ -521,35 +509,78 @@ pub(super) fn pass_gap(
     Ok(privileged)
 }
 
-/// Whether a record gives somebody more rights to a file whose content is known from before a gap only, and whether the file gets
+/// Content of a file is the first that is found of it behind a gap; `in_gap`: it may have been made there.
+fn changed_behind(
+    state: &mut State,
+    ino: Ino,
+    in_gap: bool,
+    unproven: &mut BTreeSet<u64>,
+    losses: &mut Losses,
+) -> Result<()> {
+    if let Some(inode) = state.inode(ino)? {
+        losses.add(LossKind::FileUncertain, About::Inode(ino), "changed behind a gap in the log");
+        let outcome = drop_privileges(state, ino, &inode, losses);
+        return note(outcome, ino, losses);
+    }
+    if in_gap {
+        // What is written of it is all that is known.
+        let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
+        state.put_inode(ino, inode)?;
+        state.next_ino = state.next_ino.max(ino.next());
+        unproven.insert(ino.0);
+        let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
+        losses.add(LossKind::AttributesLost, About::Inode(ino), text);
+    }
+    Ok(())
+}
+
+/// What a record gives somebody.
+enum Grant {
+    /// Attributes, by their mask: mode, user and group.
+    Attributes(u32, [u32; 3]),
+    /// An access list or label, or capabilities.
+    Named { capabilities: bool },
+}
+
+/// Which file a record may give somebody more rights to, or rights of its own.
+fn grant(record: &Record<'_>) -> Option<(Ino, Grant)> {
+    match record {
+        _ if broken(Break::GapGrants) => None,
+        Record::SetAttr { ino, mask, mode, uid, gid, .. } => {
+            Some((*ino, Grant::Attributes(*mask, [*mode, *uid, *gid])))
+        }
+        Record::SetXattr { ino, name, .. } if grants_by(name) => {
+            Some((*ino, Grant::Named { capabilities: *name == CAPABILITY }))
+        }
+        _ => None,
+    }
+}
+
+/// Whether that is more than is known from before a gap, of a file whose content is known from there only, and whether the file gets
 /// rights of its own with it.
-fn allows_more(state: &State, record: &Record<'_>) -> Result<Option<(Ino, bool)>> {
-    let (ino, name) = match record {
-        _ if broken(Break::GapGrants) => return Ok(None),
-        Record::SetAttr { ino, .. } => (*ino, None),
-        Record::SetXattr { ino, name, .. } if grants_by(name) => (*ino, Some(name)),
-        _ => return Ok(None),
-    };
+fn allows_more(state: &State, ino: Ino, grant: Grant) -> Result<(bool, bool)> {
     let Some(inode) = state.inode(ino)?.filter(|i| FileKind::from_mode(i.mode) == FileKind::Regular) else {
-        return Ok(None);
+        return Ok((false, false));
     };
-    let Record::SetAttr { mask, mode, uid, gid, .. } = record else {
-        return Ok(Some((ino, name.is_some_and(|name| *name == CAPABILITY))));
+    let (mask, [mode, uid, gid]) = match grant {
+        Grant::Named { capabilities } => return Ok((true, capabilities)),
+        Grant::Attributes(mask, values) => (mask, values),
     };
     let has = |bit| mask & bit != 0;
     let added = if has(attr_mask::MODE) { mode & !inode.mode & 0o7777 } else { 0 };
-    let is_other = has(attr_mask::UID) && *uid != inode.uid || has(attr_mask::GID) && *gid != inode.gid;
+    let is_other = has(attr_mask::UID) && uid != inode.uid || has(attr_mask::GID) && gid != inode.gid;
     // Bits that it had may be somebody else's behind the gap, and so what it holds.
     let sets_ids = has(attr_mask::MODE) && mode & 0o6000 != 0;
-    Ok((added != 0 || is_other || sets_ids).then_some((ino, sets_ids || inode.mode & 0o6000 != 0)))
+    let allows = added != 0 || is_other || sets_ids;
+    Ok((allows, allows && (sets_ids || inode.mode & 0o6000 != 0)))
 }
 
 /// Behind a gap these files were given rights of their own, and what they hold is what they held before it.
 pub(super) fn take_privileges(state: &mut State, privileged: &BTreeSet<Ino>, losses: &mut Losses) -> Result<()> {
     for ino in privileged {
-        let outcome = match state.inode(*ino)? {
-            Some(inode) => drop_privileges(state, *ino, &inode, losses),
-            None => Ok(()),
+        let outcome = match state.inode(*ino) {
+            Ok(Some(inode)) => drop_privileges(state, *ino, &inode, losses),
+            other => other.map(drop),
         };
         note(outcome, *ino, losses)?;
     }

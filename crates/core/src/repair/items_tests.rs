@@ -7,10 +7,11 @@ use crate::fs::Opened;
 use crate::recovery::recover;
 use crate::state::State;
 use crate::testing::TestClock;
-use crate::{At, Fs, MkfsOptions, MountOptions, XattrMode, mkfs};
+use crate::{At, Fs, MkfsOptions, MountOptions, SetAttr, XattrMode, mkfs};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use nenrin_format::items::{Extent, Inode};
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::partial::Header;
 use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
 use std::sync::Arc;
 
@@ -243,4 +244,44 @@ fn without_its_access_list_a_directory_is_closed_to_its_group() {
 #[should_panic(expected = "the group has what a lost list kept from it")]
 fn a_lost_access_list_that_is_not_missed_is_noticed() {
     crate::breaks::with(crate::breaks::Break::AnyAclCounts, lists_that_are_lost);
+}
+
+/// The root has an inode that cannot be understood, and the log changes it behind a gap.
+#[test]
+fn a_bad_inode_ends_no_repair_behind_a_gap() {
+    let changes: [fn(&Fs, Ino); 3] = [
+        |fs, f| assert_eq!(fs.setattr(f, &SetAttr { mode: Some(0o644), ..SetAttr::default() }).unwrap().ino, f),
+        |fs, f| assert_eq!(fs.write(f, 0, &[9; BLOCK_BYTES], 0).unwrap(), BLOCK_BYTES),
+        |fs, f| fs.setxattr(f, b"security.capability", b"all", XattrMode::Any).unwrap(),
+    ];
+    for (n, change) in changes.into_iter().enumerate() {
+        let (device, inos) = files(&[3, 3]);
+        let (f, other, options) = (inos[0], inos[1], MountOptions::default());
+        let fs = Fs::assemble(recover(std::slice::from_ref(&device), &options).unwrap(), clock(), options);
+        let key = Key::new(f, Kind::Inode, 0, 0);
+        let good = fs.put_unlogged(key, vec![0xff; 3].into());
+        (0..2).for_each(|_| fs.index_checkpoint(false).unwrap());
+        fs.put_unlogged(key, good);
+        let first = fs.superblock().chain;
+        let write = |byte: u8| {
+            fs.write(other, 0, &[byte; BLOCK_BYTES], 0).unwrap();
+            fs.fsync_wait(other).unwrap();
+        };
+        (0..2).for_each(write);
+        change(&fs, f);
+        fs.fsync_wait(f).unwrap();
+        (2..5).for_each(write);
+        drop(fs);
+        // The second partial is the gap.
+        let bytes = device.read(0, 32 << 20).unwrap();
+        let at = Addr::new(first.0, first.1);
+        let header = Header::decode(&bytes[offset(&bytes, at)..]).unwrap().header;
+        let gap = offset(&bytes, Addr::new(first.0, first.1 + header.total_blocks()));
+        assert!(Header::decode(&bytes[gap..]).is_ok());
+        device.write(gap as u64, Arc::new(AlignedBuf::padded(&[0xa5; BLOCK_BYTES]))).unwrap();
+        let plan = RepairPlan::new(std::slice::from_ref(&device), &TestClock::default(), &mut |_| {});
+        let report = plan.unwrap_or_else(|e| panic!("{n}: {e}")).carry_out(clock()).unwrap();
+        assert!(report.losses.iter().any(|l| l.kind == LossKind::LogGap), "{n}: {:?}", report.losses);
+        assert_eq!(numbers(&device), Default::default(), "{n}");
+    }
 }

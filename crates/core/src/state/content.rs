@@ -127,6 +127,10 @@ impl State {
     fn extent_values(&self, ino: Ino, fork: u32, from: u64, to: u64, max: usize) -> Result<Vec<(Key, Extent, Value)>> {
         let first = Key::new(ino, Kind::Extent, fork, from);
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
+        // Many may be there, and the last leaf of them is not needed for the first: where it is lost these can be had.
+        if to.saturating_sub(from) > u64::from(EXTENT_BLOCKS_MAX) {
+            return self.several_extents(first, last, max);
+        }
         // The last one that may tells most: where it begins before the range, or with it, there is no other.
         match self.live.prev(&self.cache, &last)? {
             Some((k, v)) if (k.ino, k.kind, k.fork) == (first.ino, first.kind, first.fork) => match k.off.cmp(&from) {

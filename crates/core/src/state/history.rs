@@ -73,6 +73,15 @@ impl State {
         }
     }
 
+    /// Whether what users see may be in no checkpoint that is kept: what changed behind the newest one left history with a death behind
+    /// it. (So does what the background takes away of removed files, and then a checkpoint may be cut for nothing.)
+    pub fn changed_since_kept(&self) -> bool {
+        match self.kept.last_key_value() {
+            Some((newest, _)) => self.history.iter().any(|t| t.deaths.1 > *newest),
+            None => self.inodes > 1,
+        }
+    }
+
     pub(super) fn cut(&mut self, cno: Cno, checkpoint: Checkpoint) -> Result<()> {
         if cno != self.open_cno {
             return Err(Error::Corrupt(format!("checkpoint {cno} is cut while {} is open", self.open_cno)));

@@ -161,6 +161,55 @@ fn what_a_mount_found_and_is_never_cut_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::ReplayedUncut, what_a_mount_found_is_cut);
 }
 
+/// A file is saved while no checkpoints are cut, where one is kept or none, and the volume is closed; then it is mounted as usual.
+fn what_a_clean_end_left(kept: bool) {
+    let w = World::new(64 << 20);
+    let never = || MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open_with(never());
+    saved(&fs, "other", b"other");
+    if kept {
+        fs.checkpoint_create(None).unwrap();
+    }
+    let ino = saved(&fs, "f", b"saved");
+    pass(&w, &fs, 20);
+    fs.cut_at_end().unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = w.open();
+    assert_eq!(fs.checkpoints().len(), usize::from(kept));
+    assert!(outlives_removal(&w, &fs, ino, "f", b"saved"), "what a clean end left is in no checkpoint");
+    fs.cut_at_end().unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    // What was removed may have gone behind the last one: once.
+    let idle = || {
+        let fs = w.open();
+        pass(&w, &fs, 60);
+        fs.cut_at_end().unwrap();
+        let cut = fs.checkpoints_cut();
+        fs.close().unwrap();
+        cut
+    };
+    let settled = idle();
+    assert_eq!((idle(), idle()), (settled, settled), "an idle volume");
+}
+
+fn what_clean_ends_left_is_cut() {
+    [true, false].into_iter().for_each(what_a_clean_end_left);
+}
+
+#[test]
+fn what_a_clean_end_left_behind_the_newest_checkpoint_is_in_the_next() {
+    what_clean_ends_left_is_cut();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what a clean end left is in no checkpoint")]
+fn what_a_clean_end_left_and_is_never_cut_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::ReplayedUncut, what_clean_ends_left_is_cut);
+}
+
 /// One checkpoint at most is cut where nothing happens, after whatever end the mount before had; none after one that was clean, or where
 /// the newest checkpoint comes last in the log.
 #[test]

@@ -246,7 +246,7 @@ impl CrashImage {
 impl BlockDevice for CrashImage {
     fn geometry(&self) -> Geometry {
         let name = "crash image".to_owned();
-        Geometry { bytes: self.base.bytes(), writable: true, discard: true, name }
+        Geometry { bytes: self.base.bytes(), writable: true, discard: true, name, place: None }
     }
 
     fn submit(&self, op: Op) -> Ticket {

@@ -44,7 +44,7 @@ impl<D: Divisible> Window<D> {
 impl<D: Divisible> BlockDevice for Window<D> {
     fn geometry(&self) -> Geometry {
         let bytes = self.range.end - self.range.start;
-        Geometry { bytes, writable: true, discard: true, name: self.name.clone() }
+        Geometry { bytes, writable: true, discard: true, name: self.name.clone(), place: None }
     }
 
     fn submit(&self, op: Op) -> Ticket {

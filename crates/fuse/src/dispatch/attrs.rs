@@ -11,6 +11,7 @@ use crate::proto::request::Setattr;
 use nenrin_core::{At, Attr, FileKind, SetAttr, SetTime};
 use nenrin_format::Ino;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
@@ -42,7 +43,7 @@ impl Server {
     /// A handle was opened or closed: the kernel may have been told otherwise of a file without blocks.
     pub(super) fn tell_blocks(&self, ino: u64) {
         if self.volume.getattr(At::Live, Ino(ino)).is_ok_and(|attr| attr.blocks_512 == 0) {
-            let _ = self.notifier.drop_attributes(ino);
+            self.drop_attributes(ino);
         }
     }
 
@@ -153,10 +154,11 @@ impl Server {
         let mode = attr.mode & 0o7777 & !killed;
         if killed != 0 {
             let kill = SetAttr { kill_privileges: true, mode: Some(mode), ..Default::default() };
-            self.volume.setattr(Ino(ino), &kill)?;
-            self.open_files.leave_alone(ino);
+            self.open_files.leave_alone(ino, Instant::now());
+            let taken = self.volume.setattr(Ino(ino), &kill);
             // The kernel thinks it knows the mode, and would run the file with it.
-            let _ = self.notifier.drop_attributes(ino);
+            self.permissions_changed(ino);
+            taken?;
         }
         // A bit that this one leaves somebody else takes.
         if mode & SET_GID == 0 {

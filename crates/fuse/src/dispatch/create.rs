@@ -184,65 +184,30 @@ impl Server {
         self.remember(ino);
         let open = self.new_handle(head, ino, flags);
         self.open_files.emptied(ino, Some(handle_number(open.fh)));
+        let asked = reply.asked();
         if !reply.value(&CreateOut { entry: self.entry(&self.told(attr)), open }).0 {
             let _ = self.release(ino, open.fh);
             self.forget(ino, 1);
         }
-        self.told_attributes(ino);
+        self.told_attributes(ino, asked);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Behaviour;
+    use super::super::testing;
     use super::*;
-    use crate::device::FuseDevice;
-    use crate::init::{self, Answer, Wishes};
-    use crate::notify::Notifier;
-    use crate::proto::abi::InitIn;
-    use crate::transport::Transport;
-    use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, mkfs_on};
-    use nenrin_device::{BlockDevice, MemDevice};
-    use nenrin_format::Time;
+    use crate::init::Wishes;
+    use nenrin_core::Fs;
     use std::sync::Arc;
-    use std::time::Duration;
 
-    struct StandingClock;
-
-    impl Clock for StandingClock {
-        fn wall(&self) -> Time {
-            Time(0)
-        }
-        fn monotonic_nanos(&self) -> u64 {
-            0
-        }
-    }
-
-    /// The serving side of a new volume, for a kernel that hears nothing.
-    fn server() -> Server {
+    fn server() -> Arc<Server> {
         volume_and_server().1
     }
 
-    fn volume_and_server() -> (Arc<Fs>, Server) {
-        let devices: Vec<Arc<dyn BlockDevice>> = vec![Arc::new(MemDevice::new(64 << 20))];
-        let clock: Arc<dyn Clock> = Arc::new(StandingClock);
-        mkfs_on(&devices, &clock, &MkfsOptions::default()).unwrap();
-        let fs = Fs::open(devices, clock, MountOptions::default()).unwrap();
-        let behaviour = Behaviour {
-            left_bytes_max: 0,
-            at: At::Live,
-            read_only: false,
-            access_times: false,
-            own_check: false,
-            valid: Duration::ZERO,
-            past: None,
-        };
-        let wishes = Wishes { writeback: false, acl: true, rings: false, page_bytes: 4096 };
-        let offer = InitIn { major: 7, minor: 45, flags: u32::MAX, ..Default::default() };
-        let Answer::Serve(_, agreed) = init::negotiate(&offer, wishes) else { panic!("refused") };
-        let nobody = std::fs::File::create("/dev/null").unwrap();
-        let notifier = Notifier::new(FuseDevice::new(nobody.into(), 4096).notifications());
-        (fs.clone(), Server::new(fs, behaviour, agreed, notifier))
+    fn volume_and_server() -> (Arc<Fs>, Arc<Server>) {
+        let (fs, server, _) = testing::server(Wishes { writeback: false, acl: true, rings: false, page_bytes: 4096 });
+        (fs, server)
     }
 
     /// No state of the past, nor what a crash recovers to, lets in whom the list of a new inode shuts out.

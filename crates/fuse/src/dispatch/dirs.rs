@@ -29,10 +29,11 @@ impl Server {
             Ok(listed) => listed,
             Err(e) => return reply.error(e),
         };
+        let asked = reply.asked();
         if !reply.bytes(&listing.into_bytes()).0 {
             told.iter().for_each(|ino| self.forget(*ino, 1));
         }
-        told.into_iter().for_each(|ino| self.told_attributes(ino));
+        told.into_iter().for_each(|ino| self.told_attributes(ino, asked));
     }
 
     /// Once for a listing, however many requests it takes.

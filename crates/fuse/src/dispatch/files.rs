@@ -4,6 +4,7 @@
 //! A file handle is no number of anything: it carries three bits that say what its
 //! RELEASE, FALLOCATE and COPY_FILE_RANGE have to do, and the tables are kept by inode.
 
+use super::names::Waiter;
 use super::{Result, Server, Syncs, caller};
 use crate::errno::Errno;
 use crate::init::TRANSFER_BYTES_MAX;
@@ -70,7 +71,7 @@ impl Server {
         if !reply.value(&open).0 {
             let _ = self.release(ino, open.fh);
         }
-        self.told_attributes(ino);
+        self.have_writers_ask(ino);
     }
 
     /// Everything that may fail in opening, truncation included.
@@ -235,7 +236,7 @@ impl Server {
 
     /// The kernel asks without sending what it keeps: it would be told of holes where data waits, and a copying program would leave
     /// that out. So what would be told as a hole is brought in, and then looked at again. The rest stays in the page cache. Where too
-    /// many wait for that, no hole is told.
+    /// many wait for that, or the file is left alone (`notices.rs`), no hole is told: nor is it refused, since a program may have copied a part by then.
     pub(super) fn lseek(self: &Arc<Self>, ino: u64, offset: u64, whence: u32, reply: Reply) {
         let what = match whence as i32 {
             libc::SEEK_DATA => Seek::Data,
@@ -248,25 +249,18 @@ impl Server {
             return answer(found, reply);
         };
         let server = self.clone();
-        self.after_pages(move |waits| {
-            if !waits {
+        self.after_pages(Waiter::Seek, move |waits| {
+            // Nobody who was shut out is to keep that from becoming known.
+            if !waits || !server.drop_pages_of(ino, true, from, to) {
                 return answer(server.seek_without_holes(ino, offset, what), reply);
             }
-            let _ = server.notifier.drop_pages_of(ino, from, to);
             answer(server.seek(ino, offset, what), reply);
         });
     }
 
-    /// As if all of a file were content. Under writeback the kernel alone knows where it ends, so there that is refused as by a file
-    /// system that knows no holes; a program then reads everything.
+    /// As if all of a file were content.
     fn seek_without_holes(&self, ino: u64, offset: u64, what: Seek) -> Result<u64> {
-        let end = self.attr_of(ino)?.size;
-        match what {
-            _ if self.agreed.writeback() => Err(Errno(libc::EINVAL)),
-            _ if offset >= end => Err(Errno(libc::ENXIO)),
-            Seek::Data => Ok(offset),
-            Seek::Hole => Ok(end),
-        }
+        all_content(self.attr_of(ino)?.size, self.agreed.writeback(), offset, what)
     }
 
     fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<u64> {
@@ -304,12 +298,12 @@ impl Server {
     ) {
         let failed = changed.is_err() && self.changeable().is_ok();
         if failed {
-            let _ = self.notifier.drop_attributes(ino);
+            self.drop_attributes(ino);
         }
         answer(changed);
         if let Some((from, to)) = pages.filter(|_| failed) {
             let server = self.clone();
-            self.pages.run(move || _ = server.notifier.drop_pages_of(ino, from, to));
+            self.pages.run(move || _ = server.drop_pages_of(ino, false, from, to));
         }
     }
 
@@ -366,6 +360,16 @@ fn hole_told(offset: u64, what: Seek, found: &Result<u64>) -> Option<(u64, Optio
     }
 }
 
+/// Where the next content or hole is if all is content up to this end. Under writeback the kernel alone knows where the file ends, and has
+/// no less: so what is asked for from the end on is content, too, of which nobody knows the end; who copies then asks the kernel.
+fn all_content(end: u64, writeback: bool, offset: u64, what: Seek) -> Result<u64> {
+    match what {
+        Seek::Data if offset < end || writeback => Ok(offset),
+        Seek::Hole if offset < end => Ok(end),
+        Seek::Data | Seek::Hole => Err(Errno(libc::ENXIO)),
+    }
+}
+
 fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
@@ -410,6 +414,19 @@ mod tests {
         assert_eq!(hole_told(5, Seek::Hole, &Ok(9)), Some((9, None)));
         assert_eq!(hole_told(5, Seek::Hole, &nothing), Some((5, None)));
         assert_eq!(hole_told(5, Seek::Hole, &Err(Errno(libc::EIO))), None);
+    }
+
+    /// Nothing that is asked for in turn, from where the hole was told, is left out.
+    #[test]
+    fn where_all_is_content_nothing_is_left_out() {
+        let nothing = Err(Errno(libc::ENXIO));
+        for writeback in [false, true] {
+            assert_eq!(all_content(9, writeback, 5, Seek::Data), Ok(5));
+            assert_eq!(all_content(9, writeback, 5, Seek::Hole), Ok(9));
+            assert_eq!(all_content(9, writeback, 9, Seek::Hole), nothing);
+        }
+        assert_eq!(all_content(9, false, 9, Seek::Data), nothing);
+        assert_eq!(all_content(9, true, 9, Seek::Data), Ok(9), "the kernel may have more");
     }
 
     #[test]

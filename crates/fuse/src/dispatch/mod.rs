@@ -20,7 +20,10 @@ mod crowd;
 mod dirs;
 mod files;
 mod names;
+mod notices;
 mod past;
+#[cfg(test)]
+mod testing;
 mod xattrs;
 
 pub(crate) use past::PAST_VALID;
@@ -99,7 +102,7 @@ pub(crate) struct Server {
     /// For what else first needs pages, or has some dropped: syncs do not wait for those.
     pages: Helper,
     /// Requests that wait for pages.
-    bringing: [AtomicUsize; 2],
+    bringing: [AtomicUsize; names::Waiter::KINDS],
     /// Something that the kernel kept was lost for want of room, and there is little still.
     crowded: AtomicBool,
     requests: Requests,
@@ -185,7 +188,7 @@ impl Server {
             helper: Helper::new(),
             names: Helper::new(),
             pages: Helper::new(),
-            bringing: [const { AtomicUsize::new(0) }; 2],
+            bringing: [const { AtomicUsize::new(0) }; names::Waiter::KINDS],
             crowded: AtomicBool::new(false),
             requests: Requests::new(),
             nodes: Nodes::new(),
@@ -215,7 +218,7 @@ impl Server {
     fn begin(&self, received: &RequestBuffer, sink: &Arc<dyn Sink>) -> Option<Reply> {
         let head = request::header(received.front())?;
         self.requests.count(head.opcode);
-        Some(Reply::new(sink.clone(), head.unique))
+        Some(Reply::new(sink.clone(), head.unique).asked_at(self.open_files.asked()))
     }
 
     fn answer(self: &Arc<Self>, received: &mut RequestBuffer, reply: Reply, syncs: &Syncs<'_>) {
@@ -297,14 +300,23 @@ impl Server {
             }
             Op::Getattr { fh } => self.answer_getattr(node, fh, reply),
             Op::Statx => {
+                let asked = reply.asked();
                 reply.result(self.statx(node));
-                self.told_attributes(node);
+                self.told_attributes(node, asked);
             }
             Op::Setattr(change) => {
                 let (server, cut) = (self.clone(), change.set.size.map(|size| (size, None)));
                 self.with_pages(&self.granted_by_attributes(node, &change.set), move || {
+                    let asked = reply.asked();
+                    server.open_files.begin_change(node);
                     server.answer_part(node, cut, server.setattr(&head, &change), |result| reply.result(result));
-                    server.told_attributes(node);
+                    // What the kernel sends of the times alone it asks nothing by.
+                    let set = &change.set;
+                    if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
+                        server.open_files.answered(node, asked);
+                    }
+                    server.have_writers_ask(node);
+                    server.open_files.end_change(node);
                 });
             }
             Op::Access { mask } => reply.done(self.access(&head, mask)),
@@ -347,10 +359,7 @@ impl Server {
             Op::Releasedir | Op::Destroy => reply.ok(),
             Op::Statfs => reply.value(&reply::statfs(&self.volume.usage())).whatever(),
             Op::Setxattr { name, value, flags, ext_flags } => {
-                let (server, name, value) = (self.clone(), name.to_vec(), value.to_vec());
-                self.with_pages(&self.granted_by_xattr(node, &name), move || {
-                    reply.done(server.setxattr(&head, &name, &value, flags, ext_flags));
-                });
+                self.answer_setxattr(head, name, value, (flags, ext_flags), reply);
             }
             Op::Getxattr { name, bytes } => self.getxattr(&head, name, bytes, reply),
             Op::Listxattr { bytes } => self.listxattr(&head, bytes, reply),
@@ -418,10 +427,11 @@ impl Server {
         match made {
             Ok((entry, attr)) => {
                 self.remember(attr.ino.0);
+                let asked = reply.asked();
                 if !reply.value(&entry).0 {
                     self.forget(attr.ino.0, 1);
                 }
-                self.told_attributes(attr.ino.0);
+                self.told_attributes(attr.ino.0, asked);
             }
             Err(e) => reply.error(e),
         }

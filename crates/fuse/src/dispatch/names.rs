@@ -12,14 +12,36 @@ use std::sync::atomic::Ordering;
 
 const CHANGE: u32 = perm::WRITE | perm::EXECUTE;
 
-/// Who waits for what the kernel sends. What may be left to answer at once takes nothing from who protects content.
+/// Who waits for what the kernel sends. What may be left to answer at once takes nothing from who protects content, and nothing from
+/// each other.
 #[derive(Clone, Copy)]
-enum Waiter {
+pub(super) enum Waiter {
     /// A change of names or permissions.
     Change,
-    /// Who only asks.
-    Question,
+    /// Who looks for holes.
+    Seek,
+    /// Who writes to a full volume.
+    Write,
 }
+
+impl Waiter {
+    pub const KINDS: usize = 3;
+
+    /// So many of them may wait: a part of a ring. Together they leave entries for what they wait for.
+    const fn most(self) -> usize {
+        let part = match self {
+            Self::Change => 2,
+            Self::Seek => 4,
+            Self::Write => 8,
+        };
+        crate::ring::DEPTH as usize / part
+    }
+}
+
+const _: () = assert!(
+    Waiter::Change.most() + Waiter::Seek.most() + Waiter::Write.most() + crate::ring::DEPTH as usize / 8
+        <= crate::ring::DEPTH as usize
+);
 
 /// A request that waits for what the kernel sends, until it is answered.
 struct Waits(Arc<Server>, Waiter);
@@ -27,11 +49,7 @@ struct Waits(Arc<Server>, Waiter);
 impl Waits {
     /// Unless too many do: what the kernel sends takes an entry of a ring, of which each that waits has one until it is answered.
     fn begin(server: &Arc<Server>, waiter: Waiter) -> Option<Self> {
-        let part = match waiter {
-            Waiter::Change => 2,
-            Waiter::Question => 4,
-        };
-        let most = if server.agreed.rings() { crate::ring::DEPTH as usize / part } else { usize::MAX };
+        let most = if server.agreed.rings() { waiter.most() } else { usize::MAX };
         let one_more = |n: usize| (n < most).then_some(n + 1);
         let begun = server.bringing[waiter as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         begun.ok().map(|_| Self(server.clone(), waiter))
@@ -132,14 +150,15 @@ impl Server {
         let inos = inos.to_vec();
         self.names.run(move || {
             waits.0.bring_in(&inos);
+            inos.iter().for_each(|ino| waits.0.await_notices(*ino));
             change();
         });
     }
 
     /// Runs `answer` where it may wait for pages of a file, for which no directory is locked; or at once, and tells it so, where too
     /// many wait already.
-    pub(super) fn after_pages(self: &Arc<Self>, answer: impl FnOnce(bool) + Send + 'static) {
-        let Some(waits) = Waits::begin(self, Waiter::Question) else { return answer(false) };
+    pub(super) fn after_pages(self: &Arc<Self>, waiter: Waiter, answer: impl FnOnce(bool) + Send + 'static) {
+        let Some(waits) = Waits::begin(self, waiter) else { return answer(false) };
         self.pages.run(move || {
             answer(true);
             drop(waits);
@@ -148,10 +167,7 @@ impl Server {
 
     /// Has the kernel send what it keeps of these files. Only for a thread that serves no request (invariant 1).
     pub(super) fn bring_in(&self, inos: &[u64]) {
-        for ino in inos {
-            // The kernel refuses only for inodes that it does not know.
-            let _ = self.notifier.drop_pages(*ino);
-        }
+        inos.iter().for_each(|ino| self.drop_pages(*ino));
     }
 
     /// The same of all files of which it may keep something.
@@ -219,5 +235,34 @@ fn rename_mode(flags: u32) -> Result<RenameMode> {
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
         _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+    use crate::init::Wishes;
+
+    /// Who asks takes no entry of a ring from who changes something, nor writers from those who look for holes.
+    #[test]
+    fn those_who_wait_leave_entries_to_each_other() {
+        let most = |rings| {
+            let (_, server, _) = testing::server(Wishes { writeback: true, acl: true, rings, page_bytes: 4096 });
+            let begin = |waiter| Waits::begin(&server, waiter);
+            let mut all = Vec::new();
+            let mut counts = [0; Waiter::KINDS];
+            for (count, waiter) in counts.iter_mut().zip([Waiter::Write, Waiter::Seek, Waiter::Change]) {
+                while let Some(waits) = begin(waiter).filter(|_| *count < 100) {
+                    all.push(waits);
+                    *count += 1;
+                }
+            }
+            all.pop();
+            assert!(begin(Waiter::Change).is_some(), "who is answered leaves his place");
+            counts
+        };
+        assert_eq!(most(true), [4, 8, 16]);
+        assert_eq!(most(false), [100; Waiter::KINDS]);
     }
 }

@@ -96,25 +96,21 @@ impl Server {
         if kill_setgid {
             new &= !SET_GID;
         }
-        if acl.is_mode_only() {
+        let changed = if acl.is_mode_only() {
             // The mode first: a list that is still there keeps others out, while
             // a mode without its list would let the group in by the mask.
             if new != old {
                 let set = SetAttr { mode: Some(new), ..Default::default() };
                 self.volume.setattr(Ino(ino), &set)?;
             }
-            // Where that fails the mode is another all the same.
-            self.remove_acl(ino, acl::ACCESS).inspect_err(|_| drop(self.notifier.drop_attributes(ino)))?;
+            self.remove_acl(ino, acl::ACCESS)
         } else {
-            self.set_acl(ino, acl::ACCESS, &acl, Some(new))?;
-        }
-        if new != old {
-            self.open_files.leave_alone(ino);
-        }
+            self.set_acl(ino, acl::ACCESS, &acl, Some(new))
+        };
         if new & 0o6000 != 0 {
             self.privileges_may_have_grown();
         }
-        Ok(())
+        changed
     }
 
     fn set_default_acl(&self, ino: u64, value: &[u8]) -> Result<()> {

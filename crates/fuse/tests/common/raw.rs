@@ -61,6 +61,13 @@ pub fn fallocate(f: &File, mode: i32, offset: i64, bytes: i64) -> io::Result<()>
     check(unsafe { libc::fallocate(f.as_raw_fd(), mode, offset, bytes) }.into()).map(drop)
 }
 
+/// Has the kernel send what it keeps of a file, as its own threads do in time; what comes of that is not told.
+pub fn write_out(f: &File) {
+    let how = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: no pointers.
+    unsafe { libc::sync_file_range(f.as_raw_fd(), 0, 0, how) };
+}
+
 pub fn lseek(f: &File, offset: i64, whence: i32) -> io::Result<u64> {
     // SAFETY: no pointers.
     check(unsafe { libc::lseek(f.as_raw_fd(), offset, whence) })

@@ -13,7 +13,8 @@ pub struct Sparse {
 
 impl BlockDevice for Sparse {
     fn geometry(&self) -> Geometry {
-        Geometry { bytes: self.bytes, writable: true, discard: true, name: "sparse memory".to_owned() }
+        let name = "sparse memory".to_owned();
+        Geometry { bytes: self.bytes, writable: true, discard: true, name, place: None }
     }
 
     fn submit(&self, op: Op) -> Ticket {
