@@ -598,6 +598,12 @@ pub enum Break {
     LastSeenUnknown,
     /// What goes or is cut off makes leaves of back references dirty that nobody counts.
     BackReferencesUncounted,
+    /// Steps that let go or forget count a leaf of their own items for so many items, however large these are.
+    OwnLeavesUncounted,
+    /// Who lets go leaves nothing to who empties index segments.
+    LettingGoTakesAll,
+    /// Index checkpoints are written at the floor, too, where nothing waits for one.
+    FloorWrittenAway,
     /// Within one mount a jump of the clock by less than a day counts as a pause.
     PausesWithinMounts,
     /// All of the time counts for which the machine is said to have been suspended.

@@ -2,6 +2,7 @@
 //! sweeping, the durable mark. Nothing here runs by itself; the owner calls
 //! [`Fs::tick`].
 
+use super::guard::Guard;
 use super::leading::Stay;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -257,10 +258,7 @@ impl Fs {
     pub(super) fn reap_some(&self) -> Result<()> {
         let mut left = REAPED_MAX;
         while left > 0 {
-            let mut inner = self.room_to_let_go()?;
-            if inner.nodes_to_spare(self) == 0 {
-                return Ok(());
-            }
+            let Some(mut inner) = self.room_for_step()? else { return Ok(()) };
             if inner.let_orphan_left_go(self)? {
                 left = left.saturating_sub(RECORD_ITEMS);
                 continue;
@@ -271,6 +269,16 @@ impl Fs {
             }
         }
         Ok(())
+    }
+
+    /// The lock, for a step that lets go in the background; none where there is no room for it.
+    fn room_for_step(&self) -> Result<Option<Guard<'_>>> {
+        let inner = self.room_to_let_go()?;
+        if inner.nodes_to_let_go(self) > 0 {
+            return Ok(Some(inner));
+        }
+        drop(inner);
+        self.room_to_sweep()
     }
 
     /// Frees what was removed, as far as there is room to do it in. For who makes
@@ -287,7 +295,7 @@ impl Fs {
         if !inner.has_to_reap(now)? {
             return Ok(Reaped::Nothing);
         }
-        if inner.nodes_to_spare(self) == 0 {
+        if inner.nodes_to_let_go(self) == 0 {
             return Ok(Reaped::NoRoom);
         }
         if inner.dirty_nodes() >= self.options.dirty_nodes_max {
@@ -313,10 +321,7 @@ impl Fs {
         }
         let mut swept = 0;
         while swept < SWEPT_MAX {
-            let mut inner = self.room_to_let_go()?;
-            if inner.nodes_to_spare(self) == 0 {
-                return Ok(());
-            }
+            let Some(mut inner) = self.room_for_step()? else { return Ok(()) };
             if inner.sweep.is_none() {
                 if !inner.sweep_wanted {
                     return Ok(());
@@ -342,7 +347,7 @@ impl Fs {
 
     /// Sweeps some items of a tree by a record. What cannot be read is passed over.
     pub(super) fn sweep_step(&self, inner: &mut Inner, tree: TreeId, from: Key, max: u32) -> Result<Looked> {
-        let (max, nodes) = (inner.items_to_let_go(self, max), inner.nodes_to_spare(self));
+        let (max, nodes) = (inner.items_to_let_go(self, max), inner.nodes_to_let_go(self));
         let looked = inner.state.sweep_ahead(tree, &from, max, nodes);
         if looked.items > 0 {
             // Where the tree ends that is all the same.
@@ -466,7 +471,7 @@ impl Inner {
     fn reap_next(&mut self, fs: &Fs, now: u64) -> Result<u32> {
         let Some(key) = self.next_to_reap(now)? else { return Ok(0) };
         let (ino, fork) = (Ino(key.off), key.fork);
-        let (most, nodes) = (self.items_to_let_go(fs, REAP_ITEMS), self.nodes_to_spare(fs));
+        let (most, nodes) = (self.items_to_let_go(fs, REAP_ITEMS), self.nodes_to_let_go(fs));
         match self.state.reap_ahead(ino, fork, most, nodes) {
             Ok(max) => self.log(&Record::ReapStep { ino, fork, max }, now)?,
             // The others first.
@@ -495,6 +500,45 @@ mod tests {
         assert!(!fs.sweep_released().unwrap());
         let inner = fs.lock();
         assert!(inner.sweep_wanted && inner.sweep_rests(fs.clock.monotonic_nanos()));
+    }
+
+    /// How many leaves of history a step of a sweep makes dirty for which four are to spare, of items of which five fill one.
+    fn leaves_of_large_items() -> u64 {
+        let fs = mount(&device(64, 64), MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let files = ["a", "b", "c", "d"].map(|name| create(&fs, name));
+        let names = (0..20).map(|n| format!("user.{n}")).collect::<Vec<_>>();
+        let each = |what: &dyn Fn(nenrin_format::Ino, &[u8])| {
+            files.iter().for_each(|f| names.iter().for_each(|name| what(*f, name.as_bytes())));
+        };
+        each(&|f, name| fs.setxattr(f, name, &[1; 3000], crate::XattrMode::Any).unwrap());
+        let cno = fs.checkpoint_create(None).unwrap().cno;
+        each(&|f, name| fs.removexattr(f, name).unwrap());
+        fs.sync_all().unwrap();
+        fs.index_checkpoint(false).unwrap();
+        let mut inner = fs.lock();
+        inner.state.kept.remove(&cno);
+        let past = inner.state.history[0].tree.clone();
+        let looked = inner.state.sweep_ahead(past.id(), &Key::first(), SWEEP_ITEMS, 4);
+        let mut keys = Vec::new();
+        let each = &mut |key: &Key, _: &crate::index::Value| {
+            keys.push(*key);
+            std::ops::ControlFlow::<()>::Continue(())
+        };
+        past.scan(&inner.state.cache, &Key::first(), &Key::last(), each).unwrap();
+        past.clean_leaves(&inner.state.cache, keys.iter().take(looked.items as usize)).unwrap()
+    }
+
+    #[test]
+    fn a_step_makes_no_more_leaves_dirty_than_there_is_room_for_however_large_its_items_are() {
+        let leaves = leaves_of_large_items();
+        assert!((1..=4).contains(&leaves), "{leaves}");
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn steps_that_do_not_count_their_own_leaves_are_noticed() {
+        let leaves = crate::breaks::with(crate::breaks::Break::OwnLeavesUncounted, leaves_of_large_items);
+        assert!(leaves > 8, "{leaves}");
     }
 
     #[test]

@@ -406,6 +406,7 @@ impl Fs {
             inner = self.lock();
         }
         inner.segments().promote(before);
+        inner.share_to_let_go(self);
         Ok(())
     }
 

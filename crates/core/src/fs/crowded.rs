@@ -197,7 +197,7 @@ impl Fs {
         let mut inner = self.lock_to_change()?;
         let sweeping = inner.sweeping && !broken(Break::SweepUnseen);
         // What the last one let go comes first; and for want of nodes to spare others make room.
-        if inner.sweep_wanted || inner.sweep.is_some() || sweeping || inner.nodes_to_spare(self) == 0 {
+        if inner.sweep_wanted || inner.sweep.is_some() || sweeping || inner.nodes_to_let_go(self) == 0 {
             // While a sweep rests, time and again where a leaf is lost, one that does not go on would keep history from being merged.
             if inner.sweep_rests(now) && !broken(Break::SurveysStay) {
                 inner.survey = None;

@@ -253,8 +253,7 @@ impl Fs {
     fn reap_a_piece(&self) -> Result<bool> {
         if self.lock_to_change()?.nodes_to_spare(self) == 0 {
             self.sync_received(false)?;
-            self.index_checkpoint(false)?;
-            self.index_checkpoint(false)?;
+            self.promote_for_room()?;
         }
         match self.reap_step() {
             Ok(reaped) => Ok(reaped != Reaped::NoRoom),

@@ -88,7 +88,7 @@ impl Fs {
             let mut inner = self.lock_to_change()?;
             inner.seal_newest(self, now)?;
             // Each item may lie in a leaf of its own.
-            let most = (inner.nodes_to_spare(self) / SPARED).min(u64::from(ITEMS_AT_ONCE)) as u32;
+            let most = (inner.nodes_to_let_go(self) / SPARED).min(u64::from(ITEMS_AT_ONCE)) as u32;
             if inner.merging_rests() || most < ITEMS_MIN {
                 return Ok(());
             }

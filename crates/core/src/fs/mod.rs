@@ -355,6 +355,10 @@ struct Inner {
     waiting_shared: RefCell<usage::WaitingShared>,
     /// Blocks of garbage in index segments that are hardly sparse, where emptying these came to nothing.
     index_in_vain: u64,
+    /// Nodes that letting go may make dirty until the next index checkpoint, if that is limited.
+    let_go_share: Option<u64>,
+    /// What it looked like when no room could be had to sweep in.
+    swept_in_vain: Option<space::PictureOfRoom>,
     /// History trees that become one.
     merger: merging::Merger,
     /// Who counts history so that nothing may be met twice.
@@ -521,6 +525,8 @@ impl Fs {
             left_alone: BTreeSet::new(),
             waiting_shared: RefCell::default(),
             index_in_vain: 0,
+            let_go_share: None,
+            swept_in_vain: None,
             merger: merging::Merger::default(),
             counting_history: 0,
             named_count: None,

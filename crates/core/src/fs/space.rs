@@ -20,6 +20,7 @@ use super::{DataWrite, Fs, Inner, Request};
 use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::devices::Avoided;
+use crate::index::Tree;
 use crate::log::index::IndexLog;
 use crate::state::ITEMS_IN_LEAF_MIN;
 use crate::{Error, Result};
@@ -36,6 +37,12 @@ pub(super) const PAGE_ROOM_BLOCKS: u64 = 2 + 2 * NODE_BLOCKS as u64;
 pub(super) const CHAIN_SEGMENTS: u64 = 2;
 /// Segments above the floor at which removing stops: room to empty index segments in.
 pub(super) const TIDY_SEGMENTS: u64 = 4;
+/// Of the segments that the index takes so many parts are left above the floor by who lets go, to empty others in.
+const TIDY_PART: u64 = 16;
+/// And so many at least.
+const TIDY_SEGMENTS_MIN: u64 = TIDY_SEGMENTS / 2;
+/// Of what there is beyond, who lets go takes so many parts between two index checkpoints.
+const LET_GO_PART: u64 = 2;
 /// A node may make so many more dirty: those above it.
 const NODES_ABOVE: u64 = 2;
 /// Blocks that removing one thing may take until the next index checkpoint: a
@@ -52,6 +59,10 @@ const SWEEP_ITEMS: u32 = 4096;
 /// Rounds without any gain after which segments are cleaned that gain little: the four ways come in turn, and after a gain one is
 /// counted at once.
 const LITTLE_AFTER: u32 = 5;
+/// And after which letting go leaves nothing to who empties index segments: each way was tried with that.
+const TIDIED_UNTIL: u32 = 4;
+/// How often index segments are emptied before a sweep goes on.
+const TIDIED_MAX: u32 = 8;
 /// And after which truncations are held back no longer.
 const HOLDS_AFTER: u32 = 6;
 /// Rounds of making room before giving up.
@@ -112,6 +123,54 @@ impl Inner {
     /// Nodes that may become dirty by cleaning or by letting go before an index
     /// checkpoint has to come.
     pub(super) fn nodes_to_spare(&self, fs: &Fs) -> u64 {
+        self.nodes_above(fs, 0)
+    }
+
+    /// The same of those that sweeping, reaping and merging history may make dirty. What they let go of lies all over the index, and
+    /// so do the old copies of the nodes they change: each sweep leaves little garbage in many index segments, and others must be
+    /// emptied to get it back. So they leave room for that, or a sweep of a large history takes all there is and frees hardly a
+    /// segment, and then nothing goes any more.
+    pub(super) fn nodes_to_let_go(&self, fs: &Fs) -> u64 {
+        let Some(share) = self.let_go_share else { return self.nodes_to_spare(fs) };
+        let left = share.saturating_sub(self.dirty_nodes() / (1 + NODES_ABOVE));
+        self.nodes_above(fs, self.tidy_segments(fs)).min(left)
+    }
+
+    /// The same of those that moving content may make dirty, which counts where the index takes much.
+    pub(super) fn nodes_to_move(&self, fs: &Fs) -> u64 {
+        if self.has_much_index(fs) { self.nodes_to_let_go(fs) } else { self.nodes_to_spare(fs) }
+    }
+
+    /// Whether there are more index segments than are emptied without a thought.
+    pub(super) fn has_much_index(&self, fs: &Fs) -> bool {
+        self.tidy_segments(fs) > TIDY_SEGMENTS_MIN && !broken(Break::LettingGoTakesAll)
+    }
+
+    /// Behind an index checkpoint: how many of these there are until the next.
+    pub(super) fn share_to_let_go(&mut self, fs: &Fs) {
+        let share = self.nodes_above(fs, self.tidy_segments(fs)) / LET_GO_PART;
+        self.let_go_share = Some(share).filter(|_| !broken(Break::LettingGoTakesAll));
+    }
+
+    /// Whether an index checkpoint would take of the floor and give nothing: that is for those that make room, and one that finds none is
+    /// the end of the volume.
+    pub(super) fn writes_floor_away(&self, fs: &Fs) -> bool {
+        let segment_bytes = u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64;
+        let waits = self.state.segments.pending_count() > 0 || self.dirty_nodes() > 0 || self.has_uncommitted();
+        // What is behind that in the log it may give.
+        let needless = !waits && self.window_bytes <= segment_bytes;
+        needless && self.state.segments.free_count() <= self.floor_segments(fs) && !broken(Break::FloorWrittenAway)
+    }
+
+    /// Segments above the floor that who lets go leaves to who empties index segments.
+    fn tidy_segments(&self, fs: &Fs) -> u64 {
+        let nodes: u64 = self.trees().map(Tree::nodes).sum();
+        let segments = 2 * nodes / IndexLog::nodes_in_segment(fs.storage.segment_blocks);
+        (segments / TIDY_PART).max(TIDY_SEGMENTS_MIN)
+    }
+
+    /// Nodes that may become dirty while so many segments are kept above the floor.
+    fn nodes_above(&self, fs: &Fs, kept: u64) -> u64 {
         let blocks = fs.storage.segment_blocks;
         let per_segment = IndexLog::nodes_in_segment(blocks);
         let (needed, content) = self.needed_beside_pages(fs);
@@ -119,7 +178,7 @@ impl Inner {
         // The open index segments may be all there is: without them a volume with nothing free could not let go of anything.
         let open = self.index.iter().map(|log| log.nodes_that_fit(blocks)).min().unwrap_or(0);
         let here = if broken(Break::OpenSegmentsUncounted) { 0 } else { open };
-        let fit = here + free.saturating_sub(CHAIN_SEGMENTS) / 2 * per_segment;
+        let fit = here + free.saturating_sub(CHAIN_SEGMENTS + kept) / 2 * per_segment;
         fit.saturating_sub(needed) / (1 + NODES_ABOVE)
     }
 
@@ -495,6 +554,17 @@ impl Fs {
         Ok(())
     }
 
+    /// The index checkpoints that make free what was emptied, for who makes room; none that would only take some.
+    pub(super) fn promote_for_room(&self) -> Result<()> {
+        for _ in 0..2 {
+            if self.lock_to_change()?.writes_floor_away(self) {
+                break;
+            }
+            self.index_checkpoint(false)?;
+        }
+        Ok(())
+    }
+
     /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.
     /// `idle` rounds before it did not.
     fn make_room(&self, round: u32, idle: u32, enough: &dyn Fn(&Inner, u64) -> bool) -> Result<bool> {
@@ -511,6 +581,10 @@ impl Fs {
         let holds = inner.holds_back(self) && !broken(Break::HoldsOutlast);
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
+        if idle >= TIDIED_UNTIL {
+            // Letting go may be all that is left.
+            inner.let_go_share = None;
+        }
         drop(inner);
         if holds && broken(Break::HoldsEndFirst) {
             self.lock_to_change()?.end_holds();
@@ -531,8 +605,7 @@ impl Fs {
             0 | 2 if waiting || reaps => {
                 self.sync_received(false)?;
                 self.reap_for_room()?;
-                self.index_checkpoint(false)?;
-                self.index_checkpoint(false)?;
+                self.promote_for_room()?;
             }
             // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
             1 => return self.clean_for_room(),
@@ -614,10 +687,39 @@ impl Fs {
     /// either.
     pub(super) fn room_for_nodes(&self) -> Result<Option<Guard<'_>>> {
         self.sync_received(false)?;
-        self.index_checkpoint(false)?;
-        self.index_checkpoint(false)?;
+        self.promote_for_room()?;
         let inner = self.lock_to_change()?;
         Ok((inner.nodes_to_spare(self) > 0).then_some(inner))
+    }
+
+    /// The same for steps that let go of what lies all over the index: what became garbage is got back before they make more of it. Where
+    /// that gained nothing, not again while nothing changes: a sweep that waits for room costs the device nothing.
+    pub(super) fn room_to_sweep(&self) -> Result<Option<Guard<'_>>> {
+        let inner = self.lock_to_change()?;
+        if inner.swept_in_vain.as_ref() == Some(&inner.picture_of_room()) {
+            return Ok(None);
+        }
+        drop(inner);
+        drop(self.room_for_nodes()?);
+        for _ in 0..TIDIED_MAX {
+            let mut inner = self.lock_to_change()?;
+            let (room, before) = (inner.nodes_to_let_go(self), inner.blocks_for_index(self));
+            if room > 0 {
+                return Ok(Some(inner));
+            }
+            inner.swept_in_vain = Some(inner.picture_of_room());
+            drop(inner);
+            if self.touch_sparse()? == 0 {
+                break;
+            }
+            self.promote_for_room()?;
+            let mut inner = self.lock_to_change()?;
+            if inner.blocks_for_index(self) >= before {
+                inner.swept_in_vain = Some(inner.picture_of_room());
+                break;
+            }
+        }
+        Ok(None)
     }
 
     /// Sweeps this much; false when there was no room left to do it in. What cannot be read is passed over, and told then.
@@ -625,9 +727,9 @@ impl Fs {
         let (mut from, mut lost) = (Some(what.from), None);
         while let Some(key) = from.filter(|key| key.ino < what.behind.0) {
             let mut inner = self.lock_to_change()?;
-            if inner.nodes_to_spare(self) == 0 || inner.dirty_nodes() >= self.options.dirty_nodes_max {
+            if inner.nodes_to_let_go(self) == 0 || inner.dirty_nodes() >= self.options.dirty_nodes_max {
                 drop(inner);
-                let Some(with_room) = self.room_for_nodes()? else { return Ok(false) };
+                let Some(with_room) = self.room_to_sweep()? else { return Ok(false) };
                 inner = with_room;
             }
             let looked = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?;

@@ -34,6 +34,30 @@ fn leave_free(fs: &Fs, count: u64) {
     }
 }
 
+/// Why a volume failed, if it did, of which all but the floor is taken and in which room is to be made.
+fn room_made_at_the_floor() -> Option<String> {
+    let fs = mount(&device(16, 64), MountOptions::default());
+    fs.write(create(&fs, "f"), 0, &[1; 4096], 0).unwrap();
+    fs.sync_all().unwrap();
+    (0..4).for_each(|_| fs.index_checkpoint(false).unwrap());
+    leave_free(&fs, 1);
+    (0..100).take_while(|_| fs.promote_for_room().is_ok()).count();
+    fs.failed()
+}
+
+/// Each round of making room asks for two.
+#[test]
+fn index_checkpoints_of_nothing_leave_the_floor_alone() {
+    assert_eq!(room_made_at_the_floor(), None);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn a_floor_that_is_written_away_is_noticed() {
+    let failed = crate::breaks::with(crate::breaks::Break::FloorWrittenAway, room_made_at_the_floor);
+    assert_eq!(failed.as_deref(), Some("no space left on the volume"));
+}
+
 /// What nobody needs any more goes, and soon, also where index checkpoints have nothing but the open index segments:
 /// one volume could not be used again, or even mounted, since sweeping waited for room that only sweeping could give.
 #[test]

@@ -19,13 +19,15 @@ use crate::{Error, Result, Xattrs};
 use nenrin_format::items::{Dirent, Extent, HISTORY_XATTR, KeepRule, Reap, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::{Addr, Cno, Ino, XATTR_BYTES_MAX};
+use nenrin_format::{Addr, Cno, Ino, NODE_BYTES, XATTR_BYTES_MAX};
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 
 /// Leaves of back references that one step may meet, the first item apart: applying it asks their owners, up to one that is live, while
 /// others wait.
 const LEAVES_MAX: u64 = 1024;
+/// Bytes in a leaf that was split and not merged again.
+const LEAF_BYTES_MIN: u64 = NODE_BYTES as u64 / 2;
 /// Items that share a leaf when they are next to each other: large ones in leaves hardly filled.
 pub const ITEMS_IN_LEAF_MIN: u64 = 8;
 
@@ -42,6 +44,12 @@ struct BackRefs {
 struct Step {
     items: u64,
     asked: u64,
+    /// Leaves that these items lie in and that become dirty, and where the last one ends. How many share one depends on how large they
+    /// are: thousands of small ones, or two.
+    leaves: u64,
+    end: Option<Key>,
+    /// Bytes of live ones, which go to the newest history tree and lie together there, too.
+    buried: u64,
     /// Leaves of back references that become dirty, by where they end: what lies next to each other in a file lies anywhere on the
     /// device, and back references go by that.
     dirtied: BTreeSet<Key>,
@@ -51,22 +59,31 @@ struct Step {
 
 impl Step {
     const fn new(nodes: u64) -> Self {
-        Self { items: 0, asked: 0, dirtied: BTreeSet::new(), nodes }
+        Self { items: 0, asked: 0, leaves: 0, end: None, buried: 0, dirtied: BTreeSet::new(), nodes }
     }
 
-    /// Takes one more item, if that is not too much. The first one never is.
-    fn takes(&mut self, state: &State, refs: &BackRefs) -> Result<bool> {
+    /// Takes one more item of a tree, in order, if that is not too much. The first one never is.
+    fn takes(&mut self, state: &State, tree: &Tree, (key, value): (&Key, &Value), refs: &BackRefs) -> Result<bool> {
+        let (mut end, mut leaf) = (self.end, 0);
+        if end.is_none_or(|end| *key >= end) {
+            let (behind, is_dirty) = tree.leaf_end(&state.cache, key)?;
+            (end, leaf) = (Some(behind.unwrap_or(Key::last())), u64::from(!is_dirty));
+        }
         let mut more = Vec::new();
         for key in refs.changed.iter().filter(|_| !broken(Break::BackReferencesUncounted)) {
             more.extend(state.space.clean_leaf(&state.cache, key)?.filter(|leaf| !self.dirtied.contains(leaf)));
         }
         more.dedup();
-        let dirty = (self.dirtied.len() + more.len()) as u64 + self.items / ITEMS_IN_LEAF_MIN;
-        let fits = self.asked + refs.asked <= LEAVES_MAX && (more.is_empty() || dirty <= self.nodes);
+        let leaf = if broken(Break::OwnLeavesUncounted) { 0 } else { leaf };
+        let buried = self.buried + if is_history(tree.id()) { 0 } else { (size_of::<Key>() + value.len()) as u64 };
+        let dirty = (self.dirtied.len() + more.len()) as u64 + self.leaves + leaf + buried / LEAF_BYTES_MIN;
+        let dirties = leaf > 0 || !more.is_empty();
+        let fits = self.asked + refs.asked <= LEAVES_MAX && (!dirties || dirty <= self.nodes);
         if self.items > 0 && !fits {
             return Ok(false);
         }
         self.items += 1;
+        (self.leaves, self.end, self.buried) = (self.leaves + leaf, end, buried);
         self.asked += refs.asked;
         self.dirtied.extend(more);
         Ok(true)
@@ -88,7 +105,8 @@ impl State {
         let (items, read) = self.dying(ino, &reap, max as usize);
         let mut step = Step::new(nodes);
         for (before, (key, value)) in items.iter().take(max as usize).enumerate() {
-            let taken = self.retire_ahead(key, value, reap.death, reap.rule).and_then(|refs| step.takes(self, &refs));
+            let taken = self.retire_ahead(key, value, reap.death, reap.rule);
+            let taken = taken.and_then(|refs| step.takes(self, &self.live, (key, value), &refs));
             match taken {
                 Err(_) | Ok(false) if before > 0 => return Ok(before as u32),
                 Err(why) => return Err(why),
@@ -288,9 +306,10 @@ impl State {
         if broken(Break::NotReadAhead) {
             return looked;
         }
+        let Some(of) = self.history.iter().find(|t| t.tree.id() == tree).map(|t| &t.tree) else { return looked };
         let (mut step, mut end) = (Step::new(nodes), None);
         for (at, key, value) in &looked.gone {
-            end = match self.free_ahead(key, value).and_then(|refs| step.takes(self, &refs)) {
+            end = match self.free_ahead(key, value).and_then(|refs| step.takes(self, of, (key, value), &refs)) {
                 Err(why) => Some((*at, key.successor(), Some(why))),
                 Ok(false) => Some((*at, Some(*key), None)),
                 Ok(true) => continue,
@@ -311,12 +330,14 @@ impl State {
     pub fn forget_ahead(&self, tree: TreeId, from: &Key, max: u32, nodes: u64) -> Result<(Option<Key>, u32)> {
         let (gone, go_on) = self.forgotten(tree, from, max)?;
         let mut step = Step::new(nodes);
+        let past = self.history.iter().find(|t| t.tree.id() == tree).map(|t| &t.tree);
+        let of = past.unwrap_or(&self.live);
         for (before, key, value) in gone.iter().filter(|_| !broken(Break::NotReadAhead)) {
             let refs = match is_history(tree) {
                 true => self.free_ahead(key, value)?,
                 false => self.retire_ahead(key, value, self.open_cno, KeepRule::default())?,
             };
-            if !step.takes(self, &refs)? {
+            if !step.takes(self, of, (key, value), &refs)? {
                 return Ok((Some(*key), *before));
             }
         }

@@ -170,11 +170,3 @@ fn what_is_cut_off_without_room_is_noticed() {
     let failed = with(Break::CutAtOnce, || cut_off(shorter));
     assert!(failed.is_some(), "there was room");
 }
-
-#[cfg(feature = "breaks")]
-#[test]
-fn back_references_that_are_not_counted_are_noticed() {
-    use nenrin_core::breaks::{Break, with};
-    let failed = with(Break::BackReferencesUncounted, swept);
-    assert!(failed.is_some(), "there was room");
-}

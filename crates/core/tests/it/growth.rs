@@ -682,3 +682,69 @@ fn what_was_shared_once_holds_up_no_growth() {
     let (alone, beside) = (grows_beside_a_snapshot(0), grows_beside_a_snapshot(40));
     assert!(alone > 30 && beside + 2 >= alone, "{alone} MiB, and {beside} behind others that were shared");
 }
+
+/// Attributes are set and removed all over an index that fills most of the volume, with checkpoints that come and go, snapshots among
+/// them. How often somebody was refused, and the most that df told then.
+fn churned_index(seed: u64, steps: u64) -> (u64, u64) {
+    const FILES: u64 = 400;
+    let w = world();
+    let fs = open(&w, true);
+    let mut at = seed;
+    let mut random = |below: u64| {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (at >> 33) % below
+    };
+    let d = fs.create(Ino::ROOT, b"d", &dir()).unwrap().ino;
+    let create = |n: u64| fs.create(d, format!("f{n}").as_bytes(), &file(0o600)).unwrap().ino;
+    let files: Vec<Ino> = (0..FILES).map(create).collect();
+    let (total, mut snapshots) = (fs.usage().available_blocks, 0);
+    let (mut refused, mut most) = (0, 0);
+    for step in 0..steps {
+        let f = files[random(FILES) as usize];
+        let available = fs.usage().available_blocks;
+        let fills = available >= total / 10;
+        let name = format!("user.{}", random(8));
+        let set = |bytes: u64| fs.setxattr(f, name.as_bytes(), &vec![1; bytes as usize], XattrMode::Any);
+        let done = match random(100) {
+            0..60 if fills => set(100 + random(3500)),
+            0..30 => fs.removexattr(f, name.as_bytes()),
+            30..60 => set(100 + random(1500)),
+            60..80 => fs.write(f, random(8) * BLOCK, &[1; 4096], 0).map(drop),
+            80..90 => fs.setattr(f, &SetAttr { size: Some(random(4) * BLOCK), ..SetAttr::default() }).map(drop),
+            90..98 => fs.sync_all(),
+            98 if random(40) == 0 => {
+                snapshots += 1;
+                for c in fs.checkpoints().iter().filter(|c| c.name.is_some() && snapshots % 3 == 0) {
+                    fs.checkpoint_name(c.cno, None).unwrap();
+                    fs.checkpoint_drop(&[c.cno]).unwrap();
+                }
+                fs.checkpoint_create(Some(format!("s{step}").as_bytes())).map(drop)
+            }
+            _ => {
+                pass(&w, &fs, 1);
+                Ok(())
+            }
+        };
+        match done {
+            Err(Error::NoSpace) => (refused, most) = (refused + 1, most.max(available)),
+            Err(Error::NoAttribute) | Ok(()) => {}
+            Err(e) => unreachable!("{e}"),
+        }
+    }
+    fs.close().unwrap();
+    (refused, most)
+}
+
+#[test]
+fn an_index_that_changes_all_over_a_full_volume_comes_to_no_end() {
+    let (refused, most) = churned_index(3, 16_000);
+    assert!(most < 8 * 64, "refused {refused} times, with up to {most} blocks");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "blocks")]
+fn letting_go_that_takes_all_is_noticed() {
+    let (refused, most) = with(Break::LettingGoTakesAll, || churned_index(3, 30_000));
+    assert!(most < 8 * 64, "refused {refused} times, with up to {most} blocks");
+}

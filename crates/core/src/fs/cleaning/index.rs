@@ -5,6 +5,7 @@ use super::super::{Fs, Inner};
 use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::index::Tree;
+use crate::log::index::IndexLog;
 use crate::segments::{KIND_INDEX, SegmentState, SegmentUse};
 use nenrin_format::key::Key;
 use nenrin_format::node::{self, TreeId};
@@ -19,6 +20,10 @@ const TIDY_BYTES: usize = 8 << 20;
 const GARBAGE_PART: u32 = 4;
 /// Where nothing else makes room, a sixteenth, as for content; df counts on it.
 const LEAST_GARBAGE_PART: u32 = 16;
+/// From so many segments on none is emptied that takes more than it gains.
+const VICTIMS_MIN: u64 = 8;
+/// Of each node there are so many, in segments that hold the same.
+const COPIES: u64 = 2;
 /// And there is so much more of it than could not be had, in segments.
 const WORTH_SEGMENTS: u64 = 1;
 /// A try gained something if it was this part of a segment,
@@ -61,19 +66,30 @@ impl Fs {
         Ok(())
     }
 
-    /// Makes the nodes of index segments dirty of which more than one `part`th is garbage, as far as there is room; how many.
+    /// Makes the nodes of index segments dirty of which more than one `part`th is garbage, as far as there is room, and of those with much
+    /// garbage as long as that takes less than it gains; how many.
     fn touch_emptier_than(&self, part: u32) -> Result<u64> {
-        let victims = self.lock_to_change()?.sparse_index_segments(self, part);
-        let mut touched = 0;
+        let inner = self.lock_to_change()?;
+        let (victims, before) = (inner.sparse_index_segments(self, part), inner.dirty_nodes());
+        drop(inner);
+        let per_segment = IndexLog::nodes_in_segment(self.storage.segment_blocks);
+        let (mut touched, mut emptied) = (0, 0);
         for segment in victims.into_iter().take(VICTIMS_MAX) {
             let inner = self.lock_to_change()?;
             let nodes = inner.state.segments.get(segment).map_or(0, |s| s.nodes);
+            let (dirty, spare) = (inner.dirty_nodes(), inner.nodes_to_spare(self));
+            drop(inner);
             // The first one always fits above the floor, or nothing would ever come of it.
-            if u64::from(nodes) > inner.nodes_to_spare(self) && touched > 0 || inner.nodes_to_spare(self) == 0 {
+            if u64::from(nodes) > spare && touched > 0 || spare == 0 {
                 break;
             }
-            drop(inner);
+            // With the nodes above them.
+            let taken = COPIES * dirty.saturating_sub(before) / per_segment;
+            if part == GARBAGE_PART && emptied >= VICTIMS_MIN && taken >= emptied {
+                break;
+            }
             touched += self.touch_nodes(segment)?;
+            emptied += 1;
         }
         Ok(touched)
     }
@@ -209,7 +225,7 @@ impl Inner {
     }
 
     /// Blocks that index segments take, with their garbage.
-    pub(super) fn blocks_for_index(&self, fs: &Fs) -> u64 {
+    pub(in super::super) fn blocks_for_index(&self, fs: &Fs) -> u64 {
         let blocks = fs.storage.segment_blocks;
         let held =
             |s: &&SegmentUse| s.item.kind == KIND_INDEX && matches!(s.state, SegmentState::Sealed | SegmentState::Open);

@@ -291,6 +291,10 @@ impl Fs {
     pub(super) fn clean_for_room(&self) -> Result<bool> {
         let mut cleaner = self.cleaner();
         self.lock_to_change()?.end_hot_for_room(self)?;
+        // Moving content makes nodes dirty all over the index: where that takes much, what is cheap to be had comes first.
+        if self.lock_to_change()?.has_much_index(self) && self.touch_sparse()? > 0 {
+            self.finish_cleaning()?;
+        }
         let begun = cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)?;
         let moved = if begun { self.finish_job(&mut cleaner)? } else { 0 };
         drop(cleaner);
@@ -333,8 +337,7 @@ impl Fs {
     /// Makes what was emptied free.
     fn finish_cleaning(&self) -> Result<()> {
         self.sync_received(false)?;
-        self.index_checkpoint(false)?;
-        self.index_checkpoint(false)
+        self.promote_for_room()
     }
 
     /// Gives up what is under way; what was moved stays moved.

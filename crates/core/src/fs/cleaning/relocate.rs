@@ -67,7 +67,7 @@ impl Fs {
         // A step may take a segment for the copies.
         let segment = u64::from(inner.cold.needs_segment(&self.storage));
         Ok(if inner.state.segments.free_count() > inner.floor_beside_pages(self) + segment {
-            inner.nodes_to_spare(self)
+            inner.nodes_to_move(self)
         } else {
             0
         })
