@@ -74,7 +74,7 @@ impl Watch {
             true => format!(
                 "device {number}: {cut}: what lay behind is had from the others; truncate -s {was} {} and nenrin scrub bring it \
                  back, or nenrin device replace DIR {number} NEW",
-                shell_quoted(&self.path)
+                shell_quoted(&self.place.path)
             ),
             false => format!("{cut}: what lay behind is lost; unmount and check it"),
         };

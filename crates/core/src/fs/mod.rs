@@ -45,6 +45,7 @@ mod joining;
 mod landmarks;
 mod laying;
 mod leading;
+mod letting_go;
 mod little;
 mod merging;
 mod namespace;
