@@ -602,6 +602,8 @@ pub enum Break {
     OwnLeavesUncounted,
     /// Who lets go leaves nothing to who empties index segments.
     LettingGoTakesAll,
+    /// Who needs what was removed has as much of it reaped as may be let go until the next index checkpoint.
+    ReapsHalf,
     /// Index checkpoints are written at the floor, too, where nothing waits for one.
     FloorWrittenAway,
     /// Within one mount a jump of the clock by less than a day counts as a pause.

@@ -345,7 +345,7 @@ impl Inner {
     }
 
     /// Nothing is to be known any more of a file that nobody uses, unless it has content that waits.
-    pub(super) fn forget_use(&mut self, ino: Ino) {
+    fn forget_use(&mut self, ino: Ino) {
         if self.files.get(&ino).is_some_and(|f| f.uses == 0 && f.content.is_none()) {
             self.files.remove(&ino);
         }

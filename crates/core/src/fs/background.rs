@@ -4,6 +4,7 @@
 
 use super::guard::Guard;
 use super::leading::Stay;
+use super::space::EXHAUSTED_NANOS;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::Looked;
@@ -258,6 +259,11 @@ impl Fs {
     pub(super) fn reap_some(&self) -> Result<()> {
         let mut left = REAPED_MAX;
         while left > 0 {
+            let mut inner = self.lock_to_change()?;
+            if !inner.has_to_reap(self.clock.monotonic_nanos())? {
+                return inner.reaper.lost.take().map_or(Ok(()), Err);
+            }
+            drop(inner);
             let Some(mut inner) = self.room_for_step()? else { return Ok(()) };
             if inner.let_orphan_left_go(self)? {
                 left = left.saturating_sub(RECORD_ITEMS);
@@ -273,12 +279,14 @@ impl Fs {
 
     /// The lock, for a step that lets go in the background; none where there is no room for it.
     fn room_for_step(&self) -> Result<Option<Guard<'_>>> {
-        let inner = self.room_to_let_go()?;
+        let (inner, now) = (self.room_to_let_go()?, self.clock.monotonic_nanos());
         if inner.nodes_to_let_go(self) > 0 {
             return Ok(Some(inner));
         }
+        // Under a trickle of changes each tick would try.
+        let rests = inner.swept_in_vain.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < EXHAUSTED_NANOS);
         drop(inner);
-        self.room_to_sweep()
+        if rests { Ok(None) } else { self.room_to_sweep() }
     }
 
     /// Frees what was removed, as far as there is room to do it in. For who makes
@@ -321,6 +329,11 @@ impl Fs {
         }
         let mut swept = 0;
         while swept < SWEPT_MAX {
+            let inner = self.lock();
+            if inner.sweep.is_none() && !inner.sweep_wanted {
+                return Ok(());
+            }
+            drop(inner);
             let Some(mut inner) = self.room_for_step()? else { return Ok(()) };
             if inner.sweep.is_none() {
                 if !inner.sweep_wanted {

@@ -251,14 +251,54 @@ impl Fs {
 
     /// Reaps some of what was removed; false when there is no room to do that in, or it cannot be read.
     fn reap_a_piece(&self) -> Result<bool> {
-        if self.lock_to_change()?.nodes_to_spare(self) == 0 {
+        let inner = self.lock_to_change()?;
+        let room = if broken(Break::ReapsHalf) { inner.nodes_to_spare(self) } else { inner.nodes_to_let_go(self) };
+        drop(inner);
+        if room == 0 {
             self.sync_received(false)?;
             self.promote_for_room()?;
+            let mut inner = self.lock_to_change()?;
+            if inner.nodes_to_let_go(self) == 0 {
+                // Somebody waits for it.
+                inner.let_go_share = None;
+            }
         }
         match self.reap_step() {
             Ok(reaped) => Ok(reaped != Reaped::NoRoom),
             Err(e @ (Error::Failed(_) | Error::ReadOnly)) => Err(e),
             Err(_) => Ok(false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::testing::{create, device, mount};
+
+    /// Whether a piece of what was removed is reaped for who needs it, where nothing more may be let go until the next index checkpoint.
+    fn reaped_without_a_share() -> bool {
+        let fs = mount(&device(64, 64), MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let ino = create(&fs, "f");
+        for at in 0..1000 {
+            fs.write(ino, at * 2 * 4096, &[1; 4096], 0).unwrap();
+        }
+        fs.sync_all().unwrap();
+        fs.unlink(Ino::ROOT, b"f").unwrap();
+        fs.sync_all().unwrap();
+        fs.lock().let_go_share = Some(0);
+        fs.reap_a_piece().unwrap()
+    }
+
+    #[test]
+    fn who_needs_what_was_removed_has_it_reaped_beyond_the_share() {
+        assert!(reaped_without_a_share());
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn reaping_that_ends_with_its_share_is_noticed() {
+        assert!(!crate::breaks::with(Break::ReapsHalf, reaped_without_a_share));
     }
 }

@@ -95,7 +95,7 @@ impl Fs {
     /// that gained nothing, not again while nothing changes: a sweep that waits for room costs the device nothing.
     pub(super) fn room_to_sweep(&self) -> Result<Option<Guard<'_>>> {
         let inner = self.lock_to_change()?;
-        if inner.swept_in_vain.as_ref() == Some(&inner.picture_of_room()) {
+        if inner.sweeps_in_vain() {
             return Ok(None);
         }
         drop(inner);
@@ -106,7 +106,7 @@ impl Fs {
             if room > 0 {
                 return Ok(Some(inner));
             }
-            inner.swept_in_vain = Some(inner.picture_of_room());
+            inner.swept_in_vain = Some((inner.picture_of_room(), self.clock.monotonic_nanos()));
             drop(inner);
             if self.touch_sparse()? == 0 {
                 break;
@@ -114,7 +114,7 @@ impl Fs {
             self.promote_for_room()?;
             let mut inner = self.lock_to_change()?;
             if inner.blocks_for_index(self) >= before {
-                inner.swept_in_vain = Some(inner.picture_of_room());
+                inner.swept_in_vain = Some((inner.picture_of_room(), self.clock.monotonic_nanos()));
                 break;
             }
         }

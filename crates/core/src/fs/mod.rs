@@ -358,8 +358,10 @@ struct Inner {
     index_in_vain: u64,
     /// Nodes that letting go may make dirty until the next index checkpoint, if that is limited.
     let_go_share: Option<u64>,
-    /// What it looked like when no room could be had to sweep in.
-    swept_in_vain: Option<space::PictureOfRoom>,
+    /// Not while room is made and nothing else helped.
+    let_go_all: bool,
+    /// What it looked like when no room could be had to sweep in, and when that was.
+    swept_in_vain: Option<(space::PictureOfRoom, u64)>,
     /// History trees that become one.
     merger: merging::Merger,
     /// Who counts history so that nothing may be met twice.
@@ -527,6 +529,7 @@ impl Fs {
             waiting_shared: RefCell::default(),
             index_in_vain: 0,
             let_go_share: None,
+            let_go_all: false,
             swept_in_vain: None,
             merger: merging::Merger::default(),
             counting_history: 0,

@@ -124,7 +124,8 @@ impl Inner {
     /// emptied to get it back. So they leave room for that, or a sweep of a large history takes all there is and frees hardly a
     /// segment, and then nothing goes any more.
     pub(super) fn nodes_to_let_go(&self, fs: &Fs) -> u64 {
-        let Some(share) = self.let_go_share else { return self.nodes_to_spare(fs) };
+        let limited = self.let_go_share.filter(|_| !self.let_go_all);
+        let Some(share) = limited else { return self.nodes_to_spare(fs) };
         let left = share.saturating_sub(self.dirty_nodes() / (1 + NODES_ABOVE));
         self.nodes_above(fs, self.tidy_segments(fs)).min(left)
     }
@@ -141,7 +142,7 @@ impl Inner {
 
     /// Behind an index checkpoint: how many of these there are until the next.
     pub(super) fn share_to_let_go(&mut self, fs: &Fs) {
-        let share = self.nodes_above(fs, self.tidy_segments(fs)) / LET_GO_PART;
+        let share = self.nodes_above(fs, self.tidy_segments(fs)).div_ceil(LET_GO_PART);
         self.let_go_share = Some(share).filter(|_| !broken(Break::LettingGoTakesAll));
     }
 
@@ -149,7 +150,9 @@ impl Inner {
     /// the end of the volume.
     pub(super) fn writes_floor_away(&self, fs: &Fs) -> bool {
         let segment_bytes = u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64;
-        let waits = self.state.segments.pending_count() > 0 || self.dirty_nodes() > 0 || self.has_uncommitted();
+        let under_way = self.checkpointing || self.frozen_nodes > 0;
+        let emptied = self.state.segments.pending_count() > 0;
+        let waits = under_way || emptied || self.dirty_nodes() > 0 || self.has_uncommitted();
         // What is behind that in the log it may give.
         let needless = !waits && self.window_bytes <= segment_bytes;
         needless && self.state.segments.free_count() <= self.floor_segments(fs) && !broken(Break::FloorWrittenAway)
@@ -159,7 +162,19 @@ impl Inner {
     fn tidy_segments(&self, fs: &Fs) -> u64 {
         let nodes: u64 = self.trees().map(Tree::nodes).sum();
         let segments = 2 * nodes / IndexLog::nodes_in_segment(fs.storage.segment_blocks);
-        (segments / TIDY_PART).max(TIDY_SEGMENTS_MIN)
+        // Writers leave more than twice as much: else they would go on where nothing is let go or moved any more.
+        let most = (TIDY_SEGMENTS + self.chain_segments_max(fs)) / 2;
+        (segments / TIDY_PART).min(most).max(TIDY_SEGMENTS_MIN)
+    }
+
+    /// Segments that the log may take between two index checkpoints.
+    fn chain_segments_max(&self, fs: &Fs) -> u64 {
+        fs.window_bytes_max().div_ceil(u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64)
+    }
+
+    /// Whether a sweep had no room, and nothing has changed since.
+    pub(super) fn sweeps_in_vain(&self) -> bool {
+        self.swept_in_vain.as_ref().is_some_and(|(then, _)| *then == self.picture_of_room())
     }
 
     /// Nodes that may become dirty while so many segments are kept above the floor.
@@ -511,7 +526,7 @@ impl Fs {
             let made = self.make_room(round, idle, enough);
             drop(awaited);
             let mut inner = self.lock();
-            inner.making_room = false;
+            (inner.making_room, inner.let_go_all) = (false, false);
             self.wake_idle(&inner);
             drop(inner);
             if made? {
@@ -534,7 +549,7 @@ impl Fs {
         let made = self.make_room(0, 0, &|inner, more| inner.room_blocks(self) + more >= blocks);
         drop(awaited);
         let mut inner = self.lock();
-        inner.making_room = false;
+        (inner.making_room, inner.let_go_all) = (false, false);
         self.wake_idle(&inner);
         made?;
         inner.counters.rooms_ahead += 1;
@@ -571,10 +586,9 @@ impl Fs {
         let holds = inner.holds_back(self) && !broken(Break::HoldsOutlast);
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
-        if idle >= TIDIED_UNTIL {
-            // Letting go may be all that is left.
-            inner.let_go_share = None;
-        }
+        // Letting go may be all that is left.
+        inner.let_go_all = idle >= TIDIED_UNTIL;
+        let swept_in_vain = inner.sweeps_in_vain();
         drop(inner);
         if holds && broken(Break::HoldsEndFirst) {
             self.lock_to_change()?.end_holds();
@@ -582,6 +596,9 @@ impl Fs {
         let nothing_milder = unnamed == 0 && !released && !reaps && !holds && !is_much;
         if idle == LITTLE_AFTER || round == 1 && little_pays && nothing_milder {
             return self.clean_what_gains_little();
+        }
+        if idle == TIDIED_UNTIL && released && self.sweep_gains()? {
+            return Ok(true);
         }
         // Who empties a file and is refused would lose what it held as well as what was to be in it.
         if holds && idle >= HOLDS_AFTER {
@@ -602,7 +619,7 @@ impl Fs {
             // What was let go already comes before more of it.
             3 if released && self.sweep_gains()? => return Ok(true),
             // What was let go may have been swept by now but for what cannot be read.
-            3 if unnamed > 0 && !in_vain && !self.lock_to_change()?.has_released(now) => {
+            3 if unnamed > 0 && !in_vain && !swept_in_vain && !self.lock_to_change()?.has_released(now) => {
                 return Ok(self.end_holds_for(enough)? || self.shed_history()?);
             }
             _ => {}

@@ -230,7 +230,7 @@ fn a_thread_that_settles_is_lost() {
 
 /// Who has no room waits for who makes some.
 fn a_thread_that_makes_room_is_lost() {
-    const BLOCKS: u64 = 8192;
+    const BLOCKS: u64 = 4096;
     let world = world(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
     let fs = world.fs.clone();
     let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;

@@ -409,7 +409,7 @@ mod tests {
         fs.sync_all().unwrap();
         // As `release` leaves it where it is refused.
         let mut inner = fs.lock();
-        inner.forget_use(ino);
+        inner.files.get_mut(&ino).unwrap().uses = 0;
         inner.orphans_left.insert(ino);
         drop(inner);
         fs.forget_free().unwrap();
