@@ -74,6 +74,8 @@ pub struct CameBack<'a> {
     pub path: &'a Path,
     /// The number of the state.
     pub cno: u64,
+    /// It lies on the volume that it was on: what is replaced there stays in the past.
+    pub is_same_volume: bool,
 }
 
 /// Tells what does not go with a database that came back alone: logs of its state that are not there, without which some of what was in
@@ -82,40 +84,64 @@ pub fn tell_logs(came: &CameBack<'_>) {
     if !begins_with(came.dest, DATABASE) {
         return;
     }
-    SUFFIXES.iter().filter_map(|suffix| about_log(came, suffix)).for_each(output::notice);
+    about_logs(came, &|suffix| log_of(came.from, suffix)).into_iter().for_each(output::notice);
 }
 
-fn about_log(CameBack { dest, from, path, cno }: &CameBack<'_>, suffix: &str) -> Option<String> {
+/// What is told; `then` looks for a log in the state.
+fn about_logs(came: &CameBack<'_>, then: &dyn Fn(&str) -> io::Result<Option<Metadata>>) -> Vec<String> {
+    let all = SUFFIXES.map(|suffix| (suffix, then(suffix)));
+    let mut told = Vec::new();
+    if all.iter().any(|(_, then)| then.as_ref().is_err_and(went_meanwhile)) {
+        let text = "whether there was a -wal or -journal beside it then, without which changes are missing, or half made, is not \
+                    known: that state was let go meanwhile";
+        told.push(format!("{}: {text}", printable(&came.dest.to_string_lossy())));
+    }
+    told.extend(all.into_iter().filter_map(|(suffix, then)| about_log(came, suffix, then)));
+    told
+}
+
+fn went_meanwhile(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ESTALE)
+}
+
+/// What is told where the state has, or may have had, this log.
+fn about_log(came: &CameBack<'_>, suffix: &str, then: io::Result<Option<Metadata>>) -> Option<String> {
+    let CameBack { dest, path, cno, .. } = came;
     let beside = with(dest, suffix);
     let (shown, first) = (printable(&beside.to_string_lossy()), "before anything opens the database");
     let now = log_of(dest, suffix).ok().flatten();
-    let then = match log_of(from, suffix) {
+    let strange = format!("{shown} beside it belongs to what was there before");
+    let then = match then {
         Ok(then) => then,
         Err(e) => {
+            let strange = now.map(|_| format!("{strange}; remove it, {first}"));
+            if went_meanwhile(&e) {
+                return strange;
+            }
             let text = "what of the database was in it is not in what came back, or half of a change is";
-            return Some(format!("{shown} of then cannot be had ({e}): {text}"));
+            let missing = format!("{shown} of then cannot be had ({e}): {text}");
+            return Some([Some(missing), strange].into_iter().flatten().collect::<Vec<_>>().join("; "));
         }
     };
     let bring = || {
-        let how = if fs::symlink_metadata(&beside).is_ok() { "--force --as" } else { "--as" };
-        let (log, beside) = (shell_quoted(&with(path, suffix)), shell_quoted(&beside));
-        format!("nenrin restore {log} --at {cno} {how} {beside}")
+        let (log, is_there) = (shell_quoted(&with(path, suffix)), fs::symlink_metadata(&beside).is_ok());
+        let bring = |how| format!("nenrin restore {log} --at {cno} {how} {}", shell_quoted(&beside));
+        // What is there is replaced only where it stays in the past.
+        match (is_there, came.is_same_volume) {
+            (true, true) => format!("bring back that of then, {first}: {}", bring("--force --as")),
+            (true, false) => format!("remove it, {first}, then bring back that of then: {}", bring("--as")),
+            (false, _) => format!("bring it back, {first}: {}", bring("--as")),
+        }
     };
     match (then, now) {
         (None, None) => None,
         (Some(then), Some(now)) if (then.len(), then.modified().ok()) == (now.len(), now.modified().ok()) => None,
         (Some(_), None) => {
             let text = "belongs to it, and is not there: without it changes are missing, or half made";
-            Some(format!("{shown} of then {text}; bring it back, {first}: {}", bring()))
+            Some(format!("{shown} of then {text}; {}", bring()))
         }
-        (then, Some(_)) => {
-            let text = "beside it belongs to what was there before";
-            let help = match then {
-                Some(_) => format!("bring back that of then, {first}: {}", bring()),
-                None => format!("remove it, {first}"),
-            };
-            Some(format!("{shown} {text}; {help}"))
-        }
+        (Some(_), Some(_)) => Some(format!("{strange}; {}", bring())),
+        (None, Some(_)) => Some(format!("{strange}; remove it, {first}")),
     }
 }
 
@@ -131,9 +157,15 @@ mod tests {
         fn at(&self, name: &str) -> PathBuf {
             self.dir.path().join(name)
         }
-        fn told(&self, suffix: &str) -> Option<String> {
+        fn told_on(&self, is_same_volume: bool, then: &dyn Fn(&str) -> io::Result<Option<Metadata>>) -> Vec<String> {
             let (dest, from, path) = (self.at("now"), self.at("then"), Path::new("/v/my db"));
-            about_log(&CameBack { dest: &dest, from: &from, path, cno: 7 }, suffix)
+            about_logs(&CameBack { dest: &dest, from: &from, path, cno: 7, is_same_volume }, then)
+        }
+        fn told(&self, suffix: &str) -> Option<String> {
+            let mut told = self.told_on(true, &|suffix| log_of(&self.at("then"), suffix));
+            told.retain(|t| t.contains(&format!("now{suffix} ")));
+            assert!(told.len() < 2, "{told:?}");
+            told.into_iter().next()
         }
     }
 
@@ -173,6 +205,37 @@ mod tests {
             assert_eq!(files.told(suffix), None, "the same");
             fs::remove_file(&now).unwrap();
         }
+    }
+
+    /// Where the state, or that part of it, cannot be read any more, what is there now is as strange.
+    #[test]
+    fn strange_logs_are_told_also_where_those_of_then_cannot_be_looked_up() {
+        let files = Files { dir: tempfile::tempdir().unwrap() };
+        let failing = |code| files.told_on(true, &|_| Err(io::Error::from_raw_os_error(code)));
+        let is_strange =
+            |told: &String| told.contains("now-wal beside it belongs to what was") && told.contains("remove it");
+        let told = failing(libc::ESTALE);
+        assert!(told.len() == 1 && told[0].contains("is not known"), "{told:?}");
+        let told = failing(libc::EIO);
+        assert!(told.len() == 2 && told.iter().all(|t| t.contains("of then cannot be had")), "{told:?}");
+        fs::write(files.at("now-wal"), "of now").unwrap();
+        let told = failing(libc::ESTALE);
+        assert!(told.len() == 2 && told[0].contains("is not known") && is_strange(&told[1]), "{told:?}");
+        let told = failing(libc::EIO);
+        assert!(told.len() == 2 && is_strange(&told[0]) && told[0].contains("of then cannot be had"), "{told:?}");
+        assert!(!is_strange(&told[1]), "{told:?}");
+    }
+
+    /// Off the volume nothing that is there is replaced.
+    #[test]
+    fn the_command_for_a_log_off_the_volume_is_not_refused() {
+        let files = Files { dir: tempfile::tempdir().unwrap() };
+        for name in ["now-wal", "then-wal"] {
+            fs::write(files.at(name), name).unwrap();
+        }
+        let told = files.told_on(false, &|suffix| log_of(&files.at("then"), suffix));
+        let command = format!("nenrin restore '/v/my db-wal' --at 7 --as {}", files.at("now-wal").display());
+        assert!(told.len() == 1 && told[0].contains("remove it, before") && told[0].ends_with(&command), "{told:?}");
     }
 
     #[test]

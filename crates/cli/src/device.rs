@@ -145,6 +145,11 @@ pub fn identity_by(id: HostId) -> String {
 
 /// The device that a number or a path means.
 pub fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
+    meant(fs.health(), text).ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
+}
+
+/// See [`member`]. A path that is no text comes as it is shown, which may be how several are, or what another file is called.
+fn meant(all: Vec<DeviceHealth>, text: &str) -> Option<DeviceHealth> {
     let number = text.parse::<u16>().ok();
     let id = fs::metadata(text).ok().map(|meta| HostId::of(&meta));
     // By what was opened: what is at its path by now may be another. Its name may be that of several.
@@ -152,8 +157,10 @@ pub fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
         let is_there = |place: &HostPlace| id == Some(place.id) || place.path == Path::new(text);
         number == Some(d.index + 1) || d.place.as_ref().map_or(d.name.as_deref() == Some(text), is_there)
     };
-    let found = fs.health().into_iter().find(is_it);
-    found.ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
+    let is_shown_so = |d: &DeviceHealth| d.place.as_ref().is_some_and(|place| place.path.to_string_lossy() == text);
+    let is_only_shown = id.is_none() && all.iter().filter(|d| is_shown_so(d)).count() == 1;
+    let at = all.iter().position(is_it).or_else(|| all.iter().position(is_shown_so).filter(|_| is_only_shown));
+    at.and_then(|at| all.into_iter().nth(at))
 }
 
 /// Length of an image file or a block device that is open.

@@ -70,13 +70,18 @@ impl Print {
         self.sum = self.sum.wrapping_add(hash.finish());
         let since =
             Duration::new(u64::try_from(meta.ctime()).unwrap_or(0), u32::try_from(meta.ctime_nsec()).unwrap_or(0));
-        let past = UNIX_EPOCH.checked_add(since).and_then(|at| SystemTime::now().duration_since(at).ok());
-        self.is_fresh |= past.is_none_or(|past| past < STEP);
+        self.is_fresh |= UNIX_EPOCH.checked_add(since).is_some_and(|at| is_within_a_step(at, SystemTime::now()));
     }
     /// Whether nothing has changed between the two, so far as times tell.
     pub fn is(&self, other: &Self) -> bool {
         self.sum == other.sum && !self.is_fresh && !other.is_fresh
     }
+}
+
+/// Whether two times are so near to each other that what happened at both may have the same. One that lies in the future was not given
+/// just now: the clock was set back since, and what happens now gets another.
+fn is_within_a_step(one: SystemTime, other: SystemTime) -> bool {
+    one.duration_since(other).unwrap_or_else(|e| e.duration()) < STEP
 }
 
 /// Syncs the files of what is about to be replaced: what the kernel still has of them, and what is being written anew to one that was
@@ -182,5 +187,24 @@ fn less_kept(path: &Path, meta: &Metadata) -> Result<Option<String>, Fail> {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&value[..bytes]).into_owned())),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Err(e) => Err(Fail::at(asked.display(), e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that was wrong once leaves files whose times no clock has reached yet.
+    #[test]
+    fn what_changed_in_the_future_did_not_change_just_now() {
+        let now = SystemTime::now();
+        assert!(
+            is_within_a_step(now, now)
+                && is_within_a_step(now - STEP / 2, now)
+                && is_within_a_step(now + STEP / 2, now)
+        );
+        assert!(!is_within_a_step(now + STEP, now) && !is_within_a_step(now - STEP, now));
+        let hour = Duration::from_secs(3600);
+        assert!(!is_within_a_step(now + hour * 24 * 365, now) && !is_within_a_step(now - hour, now));
     }
 }

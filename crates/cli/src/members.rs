@@ -158,15 +158,17 @@ pub fn wait_for_late(named: &[PathBuf], degraded: bool, time: Duration) {
     }
 }
 
-/// How many devices are missing that a volume needs.
+/// How many devices are missing that a volume needs, as the newest of those says that are there: one that was away has an older table.
 fn missing(named: &[PathBuf], degraded: bool) -> usize {
-    let there: Vec<(&PathBuf, Superblock)> = named.iter().filter_map(|path| Some((path, newest_of(path)?))).collect();
-    let newest = there.iter().max_by_key(|(_, sb)| (sb.table_generation(), sb.generation.0));
-    let Some((path, sb)) = newest.filter(|(_, sb)| sb.members() > 1) else { return 0 };
-    let mut found: Vec<[u8; 16]> = there.iter().filter_map(|(_, sb)| own_identity(sb)).collect();
-    if named.len() == 1 {
-        found.extend(others(path, sb).iter().filter_map(|other| own_identity(&newest_of(other)?)));
-    }
+    let mut there: Vec<Superblock> = named.iter().filter_map(|path| newest_of(path)).collect();
+    let beside = match (named, &there[..]) {
+        ([path], [sb]) if sb.members() > 1 => others(path, sb),
+        _ => Vec::new(),
+    };
+    there.extend(beside.iter().filter_map(|path| newest_of(path)));
+    let newest = there.iter().max_by_key(|sb| (sb.table_generation(), sb.generation.0));
+    let Some(sb) = newest.filter(|sb| sb.members() > 1) else { return 0 };
+    let found: Vec<[u8; 16]> = there.iter().filter_map(own_identity).collect();
     let is_used = |index: usize| sb.bands.iter().any(|b| b.members.iter().any(|m| usize::from(m.0) == index));
     let needed = sb.devices.iter().enumerate().filter(|(i, d)| !d.removed && is_used(*i) && (d.active || !degraded));
     needed.filter(|(_, d)| !found.contains(&d.uuid)).count()

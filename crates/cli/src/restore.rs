@@ -30,7 +30,7 @@ use crate::less::{self, Shown};
 use crate::output::shell_quoted;
 use attributes::{NotTaken, Xattr, has_access_list, is_privileged, mode_then, set_xattrs, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
-use names::Names;
+use names::{Names, takes_no_link};
 pub use place::exists;
 use place::{Place, is_replaceable};
 use reading::Reading;
@@ -487,15 +487,16 @@ impl<'a> Work<'a> {
             return Err(stopped());
         }
         let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(()) };
-        if let Some(first) = self.links.get(&meta.ino()) {
-            match fs::hard_link(first, to) {
-                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => self.copied.links_lost += 1,
-                linked => {
+        let is_parted = match self.links.get(&meta.ino()).map(|first| fs::hard_link(first, to)) {
+            None => false,
+            Some(Err(e)) if !self.is_same_volume && takes_no_link(&e) => true,
+            Some(linked) => {
+                if self.made(from, to, linked)?.is_some() {
                     self.names.note(path, &meta);
-                    return linked.at(to.display());
                 }
+                return Ok(());
             }
-        }
+        };
         // First, since nothing is made of what has to be left out.
         let listed = match xattrs_of(from) {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::TOOBIG) => {
@@ -511,7 +512,7 @@ impl<'a> Work<'a> {
         let is_made = if meta.is_dir() { self.directory(from, to, path)? } else { self.file(from, to, &meta)? };
         if is_made {
             let is_link = meta.file_type().is_symlink();
-            self.copied.permissions_lost += u64::from(mode.is_none() && !is_link);
+            self.copied.links_lost += u64::from(is_parted);
             // Of a device node the past shows none, whether they are others now or not.
             let is_device = meta.file_type().is_char_device() || meta.file_type().is_block_device();
             let is_more = |mode: u32| mode & 0o7777 != meta.mode() & 0o7777 || has_list != has_access_list(&xattrs);
@@ -741,17 +742,18 @@ impl<'a> Work<'a> {
         }
         let NotTaken { without_list: left, unfit } = set_xattrs(to, xattrs, self.is_same_volume)?;
         let (is_told, mode) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
-        self.copied.permissions_lost += u64::from(left.is_some() && is_told);
+        let mut is_less = if is_told { left.is_some() } else { !is_link };
         let mode = left.map_or(mode, |left| mode & (!0o077 | left));
         // No file runs as another user, whatever the volume says.
         let mode = if meta.is_file() { mode & !0o6000 } else { mode };
         if !is_link {
             match fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)) {
                 // There are none there.
-                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => self.copied.permissions_lost += 1,
+                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => is_less = true,
                 set => set.at(to.display())?,
             }
         }
+        self.copied.permissions_lost += u64::from(is_less);
         let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
         let times = Timestamps {
             last_access: time(meta.atime(), meta.atime_nsec()),

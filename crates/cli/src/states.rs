@@ -220,6 +220,7 @@ pub fn reach(fs: &Fs, path: &Path) -> String {
         |s: &&ShedInfo| asked.is_empty() || s.path.strip_prefix(&asked[..]).is_some_and(|p| p.starts_with(b"/"));
     let shed = match fs.shed().unwrap_or_default().iter().filter(is_below).count() {
         0 => String::new(),
+        1 => "; history of 1 file in it was let go for want of room (nenrin info)".to_owned(),
         n => format!("; history of {n} files in it was let go for want of room (nenrin info)"),
     };
     let rests = report::resting(fs).map_or_else(String::new, |why| format!("; {why}"));

@@ -1,7 +1,7 @@
 //! `nenrin resize`.
 
 use super::laying;
-use crate::command::{Command, arguments, text_value};
+use crate::command::{Command, arguments};
 use crate::error::Outcome;
 use crate::size::parse_bytes;
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let given = arguments(&COMMAND, parser, 2, |flag, parser| {
         match flag.shown().as_str() {
             "--json" => json = true,
-            "--device" => device = Some(text_value(parser)?.into()),
+            "--device" => device = Some(parser.value()?),
             _ => return Ok(false),
         }
         Ok(true)

@@ -87,8 +87,9 @@ pub const COMMAND: Command = Command {
             less than 30 seconds and there is room for both; a checkpoint has the old. It is given up where somebody writes to the file\n\
             all the time.\n\
             Who has something open that is replaced or changed is named, as far as you may see it. A database of SQLite, or its log, that\n\
-            a program has open for writing is neither, unless --in-use says so: the program would spoil what came back. Of a database that\n\
-            is restored alone it is told which of its logs (-wal, -journal) belong to that state and are not there, or are there and\n\
+            a program has open for writing is neither, when it is restored by itself, unless --in-use says so: the program would spoil\n\
+            what came back. In a directory that is restored it goes with the rest: who has something open there is named. Of a database\n\
+            that is restored alone it is told which of its logs (-wal, -journal) belong to that state and are not there, or are there and\n\
             belong to another, with the command that brings them. The exit code says nothing of either.\n\
             exit codes: 0 restored, or listed, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
@@ -480,7 +481,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: 
             .map_err(|e| restore::with_plain_copy(e, &from, dest))?;
     drop(progress);
     tell_users(&users, dest, there);
-    database::tell_logs(&CameBack { dest, from: &from, path, cno: state.cno });
+    database::tell_logs(&CameBack { dest, from: &from, path, cno: state.cno, is_same_volume });
     let place_of = |p: &Path| match p.strip_prefix(&from) {
         Ok(below) if below.as_os_str().is_empty() => path.to_owned(),
         below => path.join(below.unwrap_or(p)),

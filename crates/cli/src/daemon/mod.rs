@@ -10,6 +10,7 @@
 
 mod devices;
 mod leaving;
+mod letting_go;
 mod log;
 mod memory;
 mod replacing;

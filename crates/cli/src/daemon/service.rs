@@ -2,12 +2,12 @@
 //! to commands.
 
 use super::devices::Cut;
+use super::letting_go::InUse;
 use super::log::Log;
 use super::steps::Run;
 use super::watch::{Problem, Watch};
 use crate::control::{
-    Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, MountData, Parts, PastMount, Request,
-    VolumeInfo,
+    Answer, CheckpointData, DiffResult, ForgetPlanData, Hello, MountData, Parts, PastMount, Request, VolumeInfo,
 };
 use crate::error::Fail;
 use crate::mended::Mended;
@@ -39,9 +39,6 @@ const LOOK_TIME: Duration = Duration::from_secs(1);
 const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
 /// And what devices did wrong, after the first time.
 const MENDED_LOGGED_EVERY: Duration = Duration::from_secs(60);
-
-/// Checkpoints let go by one commit.
-const CHECKPOINTS_AT_ONCE: usize = 512;
 
 fn watches_of(fs: &Fs, before: &[Watch]) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
@@ -141,6 +138,8 @@ pub struct Service {
     pub(super) to_cut: Mutex<Vec<Cut>>,
     /// Held by who commits for a mount that has left: the volume is not closed meanwhile.
     committing: Mutex<()>,
+    /// The states that are mounted.
+    pub(super) in_use: InUse,
     /// The volume until it is closed, also while that takes its time.
     judged: Mutex<Weak<Fs>>,
     events: Mutex<Sender<Event>>,
@@ -187,6 +186,7 @@ impl Service {
             watching_anew: Mutex::default(),
             to_cut: Mutex::default(),
             committing: Mutex::default(),
+            in_use: InUse::default(),
             events: Mutex::new(events),
             scrub: Mutex::default(),
             clean: Mutex::default(),
@@ -215,7 +215,8 @@ impl Service {
     /// Mounts the state `at`, and serves it on threads of its own.
     pub fn add(self: &Arc<Self>, at: At, how: &MountOptions, options: &SessionOptions) -> Result<(), Fail> {
         let fs = self.fs()?;
-        // What is mounted is not thinned away.
+        // What is mounted is not thinned away, nor let go.
+        let used = self.in_use.begin(at);
         let hold = Hold::new(fs.clone(), at).map_err(plain)?;
         let mut options = options.clone();
         options.left_bytes_max = fs.options().dirty_bytes_max / 2;
@@ -242,7 +243,7 @@ impl Service {
         let this = self.clone();
         let body = move || {
             let ended = session.run();
-            drop(hold);
+            drop((hold, used));
             if let Err(e) = ended {
                 this.log.line(&format!("serving ended with an error: {e}"));
             }
@@ -675,49 +676,6 @@ impl Service {
         let fs = self.fs()?;
         fs.checkpoint_name(cno, Some(name.as_bytes())).map_err(plain)?;
         let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| Fail::new("the checkpoint was let go"))?;
-        Ok(Answer::of(report::checkpoint(&info)))
-    }
-
-    /// What has a name, and what is mounted, stays.
-    fn delete_checkpoints(&self, from: u64, to: u64) -> Result<Answer, Fail> {
-        let fs = self.fs()?;
-        let in_use: Vec<u64> = self.mounts().into_iter().filter_map(|m| m.checkpoint).collect();
-        let mut data = DeletedData { deleted: 0, freed_bytes: 0, named: Vec::new(), mounted: Vec::new() };
-        let mut gone = Vec::new();
-        for info in fs.checkpoints().into_iter().filter(|c| (from..=to).contains(&c.cno.0)) {
-            match (info.name.is_some(), in_use.contains(&info.cno.0)) {
-                (true, _) => data.named.push(info.cno.0),
-                (_, true) => data.mounted.push(info.cno.0),
-                _ => gone.push(info.cno),
-            }
-        }
-        data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)?.blocks() * nenrin_format::BLOCK_BYTES as u64;
-        for cnos in gone.chunks(CHECKPOINTS_AT_ONCE) {
-            // Others let some go, and name them, meanwhile.
-            let went = fs.checkpoint_drop_unnamed(cnos).map_err(|e| match data.deleted {
-                0 => plain(e),
-                n => Fail::new(format!("{n} were let go, then: {e}")),
-            })?;
-            data.deleted += went as u64;
-            if went < cnos.len() {
-                data.named.extend(fs.checkpoints().iter().map(|c| c.cno).filter(|c| cnos.contains(c)).map(|c| c.0));
-            }
-        }
-        Ok(Answer::of(data))
-    }
-
-    /// A snapshot that is mounted stays.
-    fn delete(&self, name: &str) -> Result<Answer, Fail> {
-        let fs = self.fs()?;
-        let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| {
-            Fail::new(format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"))
-        })?;
-        let mounted = self.mounts().into_iter().find(|m| m.checkpoint == Some(info.cno.0));
-        if let Some(m) = mounted {
-            return Err(Fail::new(format!("snapshot {name:?} is mounted at {}; unmount it first", m.directory)));
-        }
-        // Without its name only the retention rule might keep it, which a user who deletes does not mean.
-        fs.snapshot_drop(name.as_bytes()).map_err(plain)?;
         Ok(Answer::of(report::checkpoint(&info)))
     }
 

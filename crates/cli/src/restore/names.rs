@@ -1,7 +1,9 @@
 //! Names that files have elsewhere: a copy takes the place of one name, and the others keep what they have.
 
+use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -41,4 +43,10 @@ impl Names {
     pub fn elsewhere(&self) -> BTreeSet<PathBuf> {
         self.0.values().filter(|one| one.seen < one.has).map(|one| one.path.clone()).collect()
     }
+}
+
+/// Whether no link can be made there, or of this file no more, whatever its name.
+pub(super) fn takes_no_link(e: &io::Error) -> bool {
+    let whys = [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::MLINK];
+    Errno::from_io_error(e).is_some_and(|e| whys.contains(&e))
 }

@@ -412,3 +412,33 @@ fn a_file_system_without_permissions_is_told_with_what_helps() {
     let other = Fail::at("/usb/f", "No space left on device");
     assert_eq!(with_plain_copy(other.clone(), Path::new("/v"), Path::new("/usb")), other);
 }
+
+/// Elsewhere a name that cannot be linked is a file of its own, which is told once there is one; a name that there cannot be is left out.
+#[test]
+fn links_that_cannot_be_made_and_names_that_cannot_be_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, first, to) = (dir.path().join("from"), dir.path().join("first"), dir.path().join("to"));
+    for file in [&from, &first] {
+        fs::write(file, "then").unwrap();
+    }
+    let meta = fs::metadata(&from).unwrap();
+    let long = dir.path().join("n".repeat(300));
+    // Of a directory there are no links.
+    for (linked, to, links_lost, files, left_out) in [
+        (dir.path(), &to, 1, 1, 0),
+        // And there it is by now.
+        (dir.path(), &to, 0, 0, 1),
+        (&first, &to, 0, 0, 1),
+        (&first, &long, 0, 0, 1),
+        (&first, &dir.path().join("other"), 0, 0, 0),
+    ] {
+        let (mut progress, stop) = (|_: &Copied| {}, || false);
+        let mut work = Work::new(&mut progress, &stop);
+        (work.volume, work.depth) = (meta.dev(), 1);
+        work.links.insert(meta.ino(), linked.to_owned());
+        work.copy(&from, to, Path::new("from")).unwrap();
+        let Copied { links_lost: lost, files: made, .. } = work.copied;
+        assert_eq!((lost, made, work.left_out.len()), (links_lost, files, left_out), "{linked:?} {to:?}");
+    }
+    assert_eq!(fs::metadata(&first).unwrap().nlink(), 2);
+}

@@ -144,3 +144,29 @@ fn a_device_that_comes_late_is_waited_for_by_mount8() {
         nenrin(["mount", &devices, &mnt]).fails(1, &["is missing"]);
     }
 }
+
+/// What the volume needs the newest says of those that are there: one that was away for a while is named, and does not know what has taken
+/// the place of another since.
+#[test]
+fn nobody_waits_for_what_was_replaced_since() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let both = mirror(&place);
+    let (mnt, a, b, c) = (place.sub("mnt"), place.text("a"), place.text("b"), place.text("c"));
+    let old = place.sub("away") + "/a";
+    fs::copy(&a, &old).unwrap();
+    nenrin(["mount", &both, &mnt]).ok();
+    fs::File::create(&c).unwrap().set_len(32 << 20).unwrap();
+    nenrin(["device", "replace", &mnt, "2", &c]).ok();
+    place.umount().ok();
+    fs::remove_file(&b).unwrap();
+    fs::rename(&old, &a).unwrap();
+    symlink(env!("CARGO_BIN_EXE_nenrin"), place.path("mount.nenrin")).unwrap();
+    let begun = Instant::now();
+    let out = Command::new(place.path("mount.nenrin")).args([&a, &mnt, "-o", "degraded"]).stdin(Stdio::null()).output();
+    let out = Out::of(out.unwrap());
+    assert!(begun.elapsed() < Duration::from_secs(10) && !out.stderr.contains("not there yet"), "{out:?}");
+    place.umount();
+}

@@ -104,6 +104,12 @@ fn an_image_whose_path_is_no_text_is_where_it_was() {
     let lengths = [&image, &alike].map(|path| fs::metadata(path).unwrap().len());
     assert_eq!(lengths, [32 << 20, 60 << 20]);
     nenrin(["resize", "--device", alike.to_str().unwrap(), &mnt, "40M"]).fails(1, &["no device of this volume"]);
+    let named = || args(&["resize", "--device"], &[image.as_os_str(), mnt.as_ref(), "48M".as_ref()]);
+    named().fails(1, &["no device of this volume"]);
+    // What looks like nothing else is what is meant.
+    fs::remove_file(&alike).unwrap();
+    named().ok();
+    assert_eq!(fs::metadata(&image).unwrap().len(), 48 << 20);
     let out = place.umount();
     assert_eq!((out.code, out.stderr.as_str()), (0, ""));
 }
@@ -130,6 +136,7 @@ fn images_whose_paths_look_the_same_are_told_apart() {
     for n in 0..2 {
         assert_eq!(info["devices"][n]["path_bytes"], bytes(n), "{info}");
     }
+    of(&["resize", "--device"], &[both[1], mnt.as_ref(), "48M".as_ref()]).fails(1, &["no device of this volume"]);
     nenrin(["resize", "--device", "2", &mnt, "48M"]).ok();
     let lengths = images.each_ref().map(|image| fs::metadata(image).unwrap().len());
     assert_eq!(lengths, [lengths[0], 48 << 20], "{lengths:?}");

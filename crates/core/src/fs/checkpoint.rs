@@ -166,28 +166,30 @@ impl Fs {
         self.let_go(inner, cnos)
     }
 
-    /// As [`Fs::checkpoint_drop`], of those that are still there and have no name: others may let some go, or name them, at any time, and
-    /// that keeps the rest from nothing. How many went.
+    /// As [`Fs::checkpoint_drop`], of those that are still there, have no name, and do not stay as `stays` says at the last moment: others
+    /// may let some go, or name or mount them, at any time, and that keeps the rest from nothing. How many went.
     ///
     /// # Errors
     /// Where that cannot be committed.
-    pub fn checkpoint_drop_unnamed(&self, cnos: &[Cno]) -> Result<usize> {
+    pub fn checkpoint_drop_unnamed(&self, cnos: &[Cno], stays: &dyn Fn(Cno) -> bool) -> Result<usize> {
         let inner = self.room_to_let_go()?;
-        let is_unnamed = |cno: &Cno| inner.state.kept.get(cno).is_some_and(|c| !c.is_named());
-        let going: Vec<Cno> = cnos.iter().copied().filter(is_unnamed).collect();
+        let goes = |cno: &Cno| inner.state.kept.get(cno).is_some_and(|c| !c.is_named()) && !stays(*cno);
+        let going: Vec<Cno> = cnos.iter().copied().filter(goes).collect();
         // What somebody else has just let go is gone for good, too, when this returns.
         self.let_go(inner, &going).map(|()| going.len())
     }
 
-    /// Takes a snapshot's name away and lets it go, both or neither. What it was; none where there is no such snapshot.
+    /// Takes a snapshot's name away and lets it go, both or neither. What it was; none where `cno` is no such snapshot (any more), or stays
+    /// as `stays` says at the last moment.
     ///
     /// # Errors
     /// Where that cannot be committed.
-    pub fn snapshot_drop(&self, name: &[u8]) -> Result<Option<CheckpointInfo>> {
+    pub fn snapshot_drop(&self, cno: Cno, name: &[u8], stays: &dyn Fn(Cno) -> bool) -> Result<Option<CheckpointInfo>> {
         let mut inner = self.room_to_let_go()?;
-        let found = inner.state.kept.iter().find(|(_, c)| c.is_named() && c.name == name).map(|(cno, c)| info(*cno, c));
-        if let Some(found) = &found {
-            inner.log(&Record::NameCheckpoint { cno: found.cno, name: b"" }, self.clock.monotonic_nanos())?;
+        let is_it = |c: &&Checkpoint| c.is_named() && c.name == name && !stays(cno);
+        let found = inner.state.kept.get(&cno).filter(is_it).map(|c| info(cno, c));
+        if found.is_some() {
+            inner.log(&Record::NameCheckpoint { cno, name: b"" }, self.clock.monotonic_nanos())?;
         }
         self.let_go(inner, found.as_ref().map(|found| found.cno).as_slice())?;
         // Where that cannot be read, all of history counts as kept.

@@ -116,17 +116,24 @@ impl Inner {
     fn gone_of(&self, asked: &Asked, some: &[(Vec<u8>, Last)]) -> Result<Vec<GoneName>> {
         let mut out = Vec::new();
         for (name, last) in some {
-            let is_there = asked.now.map(|dir| self.state.dirent(dir, name)).transpose()?.flatten().is_some();
+            let mut damage = None;
+            let there = asked.now.map(|dir| self.state.dirent(dir, name)).transpose();
+            let is_there = readable(there, &mut damage)?.flatten().flatten().is_some();
             if !is_there {
-                out.extend(self.gone_name(asked, name, *last)?);
+                out.extend(self.gone_name(asked, name, *last, damage)?);
             }
         }
         Ok(out)
     }
 
     /// What is known of a name that is gone. What cannot be read of it keeps no other from being told.
-    fn gone_name(&self, asked: &Asked, name: &[u8], Last { cno: last, dir, ino }: Last) -> Result<Option<GoneName>> {
-        let mut damage = None;
+    fn gone_name(
+        &self,
+        asked: &Asked,
+        name: &[u8],
+        Last { cno: last, dir, ino }: Last,
+        mut damage: Option<String>,
+    ) -> Result<Option<GoneName>> {
         let attr = match self.attr(At::Past(last), ino) {
             // Meanwhile the checkpoint may have been let go.
             Err(Error::Stale | Error::NotFound) => return Ok(None),

@@ -188,8 +188,12 @@ fn what_went_meanwhile_keeps_nothing_from_going() {
     }
     let before = there(&fs);
     assert!([made[0], made[3], made[4], made[5]].iter().all(|cno| before.contains(cno)), "{before:?}");
-    assert_eq!(fs.checkpoint_drop_unnamed(&made).unwrap(), 3);
-    assert_eq!(fs.checkpoint_drop_unnamed(&made).unwrap(), 0);
+    // What is mounted meanwhile stays; what is only looked into (`.nenrin/at`) goes.
+    fs.hold_checkpoint(made[0]).unwrap();
+    assert_eq!(fs.checkpoint_drop_unnamed(&made, &|cno| cno == made[3]).unwrap(), 2);
+    assert_eq!(there(&fs).iter().filter(|cno| made.contains(cno)).collect::<Vec<_>>(), [&made[3], &made[4]]);
+    assert_eq!(fs.checkpoint_drop_unnamed(&made, &|_| false).unwrap(), 1);
+    assert_eq!(fs.checkpoint_drop_unnamed(&made, &|_| false).unwrap(), 0);
     // A crash: the records alone must do.
     drop(fs);
     let fs = w.open();
@@ -203,8 +207,12 @@ fn a_snapshot_goes_with_its_name() {
     let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
     let first = fs.checkpoint_create(Some(b"first")).unwrap();
     let second = fs.checkpoint_create(Some(b"second")).unwrap();
-    assert_eq!(fs.snapshot_drop(b"first").unwrap(), Some(first));
-    assert_eq!(fs.snapshot_drop(b"first").unwrap(), None, "there is none any more");
+    let goes = |_| false;
+    assert_eq!(fs.snapshot_drop(second.cno, b"first", &goes).unwrap(), None, "that is another one");
+    assert_eq!(fs.snapshot_drop(first.cno, b"first", &|cno| cno == first.cno).unwrap(), None, "it is in use");
+    fs.hold_checkpoint(first.cno).unwrap();
+    assert_eq!(fs.snapshot_drop(first.cno, b"first", &goes).unwrap(), Some(first));
+    assert_eq!(fs.snapshot_drop(first.cno, b"first", &goes).unwrap(), None, "there is none any more");
     assert_eq!(fs.checkpoints().iter().map(|c| c.cno).collect::<Vec<_>>(), [second.cno]);
     drop(fs);
     assert_eq!(w.open().checkpoints(), [second]);
