@@ -211,8 +211,9 @@ fn a_snapshot_goes_with_its_name() {
     assert_eq!(fs.snapshot_drop(second.cno, b"first", &goes).unwrap(), None, "that is another one");
     assert_eq!(fs.snapshot_drop(first.cno, b"first", &|cno| cno == first.cno).unwrap(), None, "it is in use");
     fs.hold_checkpoint(first.cno).unwrap();
-    assert_eq!(fs.snapshot_drop(first.cno, b"first", &goes).unwrap(), Some(first));
-    assert_eq!(fs.snapshot_drop(first.cno, b"first", &goes).unwrap(), None, "there is none any more");
+    let cno = first.cno;
+    assert_eq!(fs.snapshot_drop(cno, b"first", &goes).unwrap(), Some(first));
+    assert_eq!(fs.snapshot_drop(cno, b"first", &goes).unwrap(), None, "there is none any more");
     assert_eq!(fs.checkpoints().iter().map(|c| c.cno).collect::<Vec<_>>(), [second.cno]);
     drop(fs);
     assert_eq!(w.open().checkpoints(), [second]);
