@@ -432,9 +432,7 @@ pub enum Break {
     AwaitedLost,
     /// Commits behind that of a thread that is lost wait for it.
     LostHoldsOthers,
-    /// Index segments that are hardly sparse are left alone as long as there are sparse ones.
-    SparseAlone,
-    /// Nobody empties such segments again after a try that gained anything.
+    /// Nobody empties index segments that are hardly sparse again after a try that gained anything.
     GainsInVain,
     /// Shared blocks wait for three leaves for each owner, and all other shared blocks with them.
     SharedHoldUp,

@@ -97,7 +97,10 @@ fn cut_off(cut: impl Fn(&Fs, Ino) -> Result<(), Error>) -> Option<String> {
         return Some(why);
     }
     drop(fs);
-    let fs = open(&device).unwrap();
+    let fs = match open(&device) {
+        Ok(fs) => fs,
+        Err(why) => return Some(format!("the next mount: {why}")),
+    };
     let after = fs.getattr(At::Live, ino).unwrap();
     assert_eq!((after.size, after.blocks_512), (size, 8));
     goes_on(&device, &fs);

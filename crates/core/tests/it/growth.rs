@@ -128,13 +128,6 @@ fn large_attributes_fill_a_volume() {
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic(expected = "attributes, history false: refused")]
-fn sparse_index_segments_that_keep_others_are_noticed() {
-    with(Break::SparseAlone, large_attributes);
-}
-
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "attributes, history false: refused")]
 fn gains_that_count_as_none_are_noticed() {
     with(Break::GainsInVain, large_attributes);
 }
@@ -230,44 +223,6 @@ fn who_is_refused_costs_no_past() {
     let reserved = fs.allocate(f, AllocateMode::Reserve, (blocks + 1000) * BLOCK, 400 * BLOCK);
     assert!(matches!(reserved, Err(Error::NoSpace)));
     fs.close().unwrap();
-}
-
-/// Also where that is more than is let go between two index checkpoints.
-fn the_place_of_much_that_was_removed() {
-    for history in [false, true] {
-        let w = world();
-        let fs = open(&w, history);
-        let names: Vec<String> = (0..400).map(|n| format!("f{n}")).collect();
-        for name in &names {
-            let f = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
-            (0..28).for_each(|at| assert_eq!(fs.write(f, at * 2 * BLOCK, &[1; 4096], 0).unwrap(), 4096));
-        }
-        fs.sync_all().unwrap();
-        fill(&fs, b"rest", 16);
-        fs.sync_all().unwrap();
-        names.iter().for_each(|name| fs.unlink(Ino::ROOT, name.as_bytes()).unwrap());
-        let f = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap().ino;
-        let pieces =
-            until_refused(
-                |at| {
-                    if at < 700 { fs.write(f, at << 16, &[2; 65536], 0).map(drop) } else { Err(Error::NoSpace) }
-                },
-            );
-        assert!(pieces >= 660, "history {history}: {pieces} pieces, {:?}", fs.usage());
-        fs.close().unwrap();
-    }
-}
-
-#[test]
-fn much_that_was_removed_can_be_had_before_it_is_reaped() {
-    the_place_of_much_that_was_removed();
-}
-
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "pieces")]
-fn much_that_waits_for_the_reaper_is_noticed() {
-    with(Break::GrowthReapsNothing, the_place_of_much_that_was_removed);
 }
 
 /// What was removed a moment ago is there for who writes next.

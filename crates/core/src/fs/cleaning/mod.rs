@@ -293,8 +293,7 @@ impl Fs {
         self.lock_to_change()?.end_hot_for_room(self)?;
         // Moving content makes nodes dirty all over the index: where that takes much, what is cheap to be had comes first.
         let much = self.lock_to_change()?.has_much_index(self);
-        let first = if much { self.touch_sparse()? } else { 0 };
-        if first > 0 {
+        if much && self.touch_sparse()? > 0 {
             self.finish_cleaning()?;
         }
         let begun = cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)?;
@@ -306,7 +305,7 @@ impl Fs {
             self.finish_cleaning()?;
         }
         // The segments filled last are sparse each time, and hardly anything comes of these alone.
-        if moved == 0 && !(first + touched > 0 && broken(Break::SparseAlone)) {
+        if moved == 0 {
             self.empty_hardly_sparse(before)?;
         }
         Ok(moved > 0)
