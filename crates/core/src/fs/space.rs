@@ -54,7 +54,7 @@ pub(super) const EXHAUSTED_NANOS: u64 = 1_000_000_000;
 /// Rounds without any gain after which segments are cleaned that gain little: the four ways come in turn, and after a gain one is
 /// counted at once.
 const LITTLE_AFTER: u32 = 5;
-/// And after which letting go leaves nothing to who empties index segments: each way was tried with that.
+/// And after which letting go leaves nothing to who empties index segments: what was let go is swept in that round, whatever its turn.
 const TIDIED_UNTIL: u32 = 4;
 /// And after which truncations are held back no longer.
 const HOLDS_AFTER: u32 = 6;
@@ -168,7 +168,7 @@ impl Inner {
     }
 
     /// Segments that the log may take between two index checkpoints.
-    fn chain_segments_max(&self, fs: &Fs) -> u64 {
+    pub(super) fn chain_segments_max(&self, fs: &Fs) -> u64 {
         fs.window_bytes_max().div_ceil(u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64)
     }
 

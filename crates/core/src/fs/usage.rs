@@ -36,8 +36,7 @@ impl Inner {
         let nodes = CHECKPOINT_NODES + u64::from(self.superblock.root_blocks / NODE_BLOCKS);
         let checkpoint =
             |nodes: u64| 2 * nodes.div_ceil(IndexLog::nodes_in_segment(fs.storage.segment_blocks)) + CHAIN_SEGMENTS;
-        let chain = fs.window_bytes_max().div_ceil(u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64);
-        checkpoint(2 * nodes) + TIDY_SEGMENTS + chain + checkpoint(nodes) / 2 + 2
+        checkpoint(2 * nodes) + TIDY_SEGMENTS + self.chain_segments_max(fs) + checkpoint(nodes) / 2 + 2
     }
 
     /// Bytes of free segments beyond that.
