@@ -4,7 +4,7 @@
 Where DIR is docs/benchmarks/sync, the tables of docs/BENCHMARKS.md that are made of them are made again, too.
 
 bench_sync.py DIR   reads disk.json, seeds.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost), cuts.json and simulated.jsonl;
-                    again-PART.json is a second run of some rows; other-disk.json, other-databases.json and other-guest.json are of another machine, slower-disk.json of another device
+                    again-PART.json is a second run of some rows; other-disk.json, other-databases.json and other-guest.json are of another machine, slower-disk.json and later-databases.json of another device
 """
 import json
 import os
@@ -285,6 +285,7 @@ ELSEWHERE = [
     ("slower-disk", "The disk as it is, with a slower device"),
     ("other-disk", "The disk as it is, of another machine"),
     ("other-databases", "Databases, on another machine"),
+    ("later-databases", "Databases, on that machine with a faster device"),
     ("other-guest", "The virtual machine, on another machine"),
 ]
 
