@@ -270,8 +270,12 @@ pub enum Break {
     RowLogBelieved,
     /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.
     ParityUnverified,
-    /// Scrubbing makes parity of content that is still wrong after it was written anew.
-    ParityOfRot,
+    /// Scrubbing makes parity of rows without a look at what is named in them by then.
+    RowsBelieved,
+    /// A copy that is refused ends what is reserved where it was to go.
+    RefusedTakesPromise,
+    /// The rule lets go what it did not keep when that was last looked at.
+    ThinnedUnlooked,
     /// What recovery found in the row log gets no parity.
     RowsUnsettled,
     /// A device that joins counts as up to date when half is copied.
@@ -306,6 +310,10 @@ pub enum Break {
     BeatsAwaited,
     /// With `mmp` no member is given up.
     MemberAwaited,
+    /// Of several members that may have to be given up only the first is looked at.
+    FirstSuspectOnly,
+    /// Scrubbing looks at the history trees that there were when it began.
+    ScrubTreesOfBefore,
     /// Nothing is shown on a device that misses something, or joins.
     JoinerUnshown,
     /// The number of segments that a superblock states is believed, whatever the device has room for.
@@ -446,8 +454,6 @@ pub enum Break {
     SweepUnseen,
     /// A beat that arrived late is taken for one that nobody came before.
     LateBeatBelieved,
-    /// Scrubbing writes what it makes up of the rest of a row over content that is right nowhere.
-    LostWrittenOver,
     /// What a scrub found is forgotten with the mount.
     ScrubForgotten,
     /// A device whose heartbeat cannot be read is not claimed, as if it were not there.

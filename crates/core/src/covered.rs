@@ -100,16 +100,6 @@ fn unlike(storage: &Storage, e: &Extent) -> Vec<Extent> {
     granules(e).filter(|g| !is_right(g)).collect()
 }
 
-/// Whether a granule is wrong where it lies and right elsewhere: what gives it must stay as it is.
-pub(crate) fn needs_others(storage: &Storage, e: &Extent) -> bool {
-    let right = |g: &Extent, bytes: &[u8]| verify(g, bytes).is_ok();
-    granules(e).any(|g| {
-        let here = storage.read(g.addr, g.blocks);
-        !here.is_ok_and(|bytes| right(&g, &bytes))
-            && storage.read_other(g.addr, g.blocks, |bytes| right(&g, bytes)).is_some()
-    })
-}
-
 /// [`Storage::equalize`] of each granule; what can be done is done, whatever the first error was.
 ///
 /// # Errors

@@ -369,6 +369,16 @@ impl Storage {
         if self.contains(addr, blocks) { self.devices.rows_unlike(addr, blocks) } else { Vec::new() }
     }
 
+    /// Rows with parity that these blocks lie in.
+    pub fn rows_of(&self, addr: Addr, blocks: u32) -> Vec<RowId> {
+        let here = self.contains(addr, blocks);
+        here.then(|| self.devices.layout().rows(addr, blocks))
+            .into_iter()
+            .flatten()
+            .map(|(row, ..)| (row.segment, row.number))
+            .collect()
+    }
+
     /// Whether segments lie in rows with parity.
     pub fn has_parity(&self) -> bool {
         self.devices.layout().has_parity()

@@ -16,6 +16,7 @@ pub mod mount;
 pub mod replace;
 pub mod resize;
 pub mod restore;
+mod restored;
 pub mod retention;
 pub mod scrub;
 pub mod segments;

@@ -1,6 +1,7 @@
 //! `nenrin restore`.
 
 use super::history::{from_root, told_by};
+use super::restored::{self, CameFrom, plural};
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Request};
 use crate::database::CameBack;
@@ -271,10 +272,6 @@ fn tell_users(users: &[User], dest: &Path, there: There) {
     output::notice(format!("{} was in use by {names}: {text}", dest.display()));
 }
 
-fn plural(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
-}
-
 fn list_deleted(dir: &Path, json: bool) -> Outcome {
     let (mut teller, _, path) = told_by(dir)?;
     let list = teller.gone(&path, dir)?;
@@ -350,64 +347,6 @@ fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fai
     Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
 }
 
-/// Ranges that are told of each file.
-const BAD_SHOWN: usize = 100;
-
-/// Which bytes of a copy are zeros since they could not be read.
-fn bad_bytes(bad: &[(u64, u64)], named: &str) -> String {
-    let bytes: u64 = bad.iter().map(|(from, to)| to - from).sum();
-    let ranges: Vec<String> = bad.iter().take(BAD_SHOWN).map(|(from, to)| format!("{from} to {}", to - 1)).collect();
-    let more = match bad.len().saturating_sub(BAD_SHOWN) {
-        0 => String::new(),
-        n => format!(" and {n} more ranges (--json lists all)"),
-    };
-    let ranges = ranges.join(", ");
-    format!(
-        "is damaged in {named}, and {bytes} bytes of the copy are zeros that could not be read: bytes {ranges}{more}"
-    )
-}
-
-/// What a directory had that was replaced, and the state has not.
-fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -> String {
-    let names = first.iter().map(|p| printable(&p.to_string_lossy())).collect::<Vec<_>>().join(", ");
-    let more = match count.saturating_sub(first.len() as u64) {
-        0 => String::new(),
-        n => format!(" and {n} more"),
-    };
-    let what = if count == 1 { "what is not in" } else { "all that is not in" };
-    let kept = kept_in.map_or("; the newest snapshot has it".into(), |cno| format!("; checkpoint {cno} has it"));
-    format!("{what} {named} is not there any more: {names}{more}{kept}")
-}
-
-/// Files that are of their own now, while names elsewhere keep what they have. Beside its place nobody takes a copy for what it was.
-fn parted(then: &BTreeSet<PathBuf>, now: &BTreeSet<PathBuf>, dest: &Path, is_itself: bool) -> Vec<PathBuf> {
-    let all: BTreeSet<&PathBuf> = now.iter().chain(then.iter().filter(|_| is_itself)).collect();
-    let there = |below: &PathBuf| if below.as_os_str().is_empty() { dest.to_owned() } else { dest.join(below) };
-    all.into_iter().map(there).collect()
-}
-
-/// Files of their own that are told.
-const PARTED_SHOWN: usize = 5;
-
-fn tell_parted(parted: &[PathBuf]) {
-    let Some(first) = parted.first() else { return };
-    let names: Vec<String> = parted.iter().take(PARTED_SHOWN).map(|p| printable(&p.to_string_lossy())).collect();
-    let (verb, what) = match parted.len() {
-        1 => ("is a file of its own now", "its other names (hard links) keep"),
-        _ => ("are files of their own now", "their other names (hard links) keep"),
-    };
-    let more = match parted.len().saturating_sub(PARTED_SHOWN) {
-        0 => String::new(),
-        n => format!(" and {n} more (--json lists all)"),
-    };
-    let first = shell_quoted(first);
-    output::notice(format!(
-        "{}{more} {verb}: {what} what they have; ln -f {first} OTHER makes them one again, and --in-place instead of --force keeps \
-         them so",
-        names.join(", ")
-    ));
-}
-
 fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: How, json: bool) -> Outcome {
     let force = there != There::Stays;
     let (mut teller, mount, inside) = told_by(path)?;
@@ -474,111 +413,23 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: 
         stop: &sys::ending_signal_waits,
         salvage,
     };
-    let Restored { copied, left_out, salvaged, unfit, rest, beyond, beyond_count, keeper, parted_then, parted_now } =
-        restore::copy(&from, &spot, there, &mut calls)
-            .map_err(|e| restore::with_way_out(e, dest, is_same_volume))
-            .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })
-            .map_err(|e| restore::with_plain_copy(e, &from, dest))?;
+    let restored = restore::copy(&from, &spot, there, &mut calls)
+        .map_err(|e| restore::with_way_out(e, dest, is_same_volume))
+        .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })
+        .map_err(|e| restore::with_plain_copy(e, &from, dest))?;
     drop(progress);
     tell_users(&users, dest, there);
     database::tell_logs(&CameBack { dest, from: &from, path, cno: state.cno, is_same_volume });
-    let place_of = |p: &Path| match p.strip_prefix(&from) {
-        Ok(below) if below.as_os_str().is_empty() => path.to_owned(),
-        below => path.join(below.unwrap_or(p)),
-    };
-    let shown = |p: &Path| place_of(p).to_string_lossy().into_owned();
-    let with_path = |mut told: Value, p: &Path| {
-        tell_path(&mut told, "path", &place_of(p));
-        told
-    };
     if is_around_us {
         output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
     }
-    // What is there is not all that was, or more than that.
-    let is_all = left_out.is_empty() && salvaged.is_empty() && unfit.is_empty() && rest.is_none();
-    let code = if is_all { 0 } else { FAILURE };
-    for LeftOut { path, lack } in &left_out {
-        let what = if *lack == Lack::Attributes { "these were" } else { "was" };
-        output::notice(format!("{} {} in {named}, and {what} left out", printable(&shown(path)), lack.words()));
-    }
-    for file in &salvaged {
-        output::notice(format!("{} {}", printable(&shown(&file.path)), bad_bytes(&file.bad, &named)));
-    }
-    for Unfit { path, attributes } in &unfit {
-        let what = printable(&attributes.join(", "));
-        let why = "extended attributes that do not fit where it is now were left out";
-        output::notice(format!("{}: {why}: {what}", printable(&shown(path))));
-    }
-    let unfit: Vec<_> = unfit.iter().map(|u| with_path(json!({ "attributes": u.attributes }), &u.path)).collect();
-    let salvaged: Vec<_> = salvaged.iter().map(|s| with_path(json!({ "bad": s.bad }), &s.path)).collect();
-    let left_out: Vec<_> = left_out.iter().map(|l| with_path(json!({ "why": l.lack.word() }), &l.path)).collect();
-    if let Some(rest) = &rest {
-        output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
-    }
-    if copied.owners_lost > 0 {
-        let what = plural(copied.owners_lost, "file or directory belongs", "files and directories belong");
-        output::notice(format!(
-            "{what} to you now, and not to who, or the group that, had it then: only root can restore that"
-        ));
-    }
-    if copied.permissions_lost > 0 {
-        let what = plural(copied.permissions_lost, "inode", "inodes");
-        let why = "more is told to its owner and root only, or access lists are not taken there";
-        output::notice(format!("{what} did not get all permissions of then: {why}"));
-    }
-    if copied.links_lost > 0 {
-        let what = plural(copied.links_lost, "name is a file of its own", "names are files of their own");
-        output::notice(format!("{what} there, where no hard links can be made"));
-    }
-    let kept_in = kept_in.get().filter(|_| keeper == Keeper::State);
-    if copied.permissions_back > 0 {
-        let what = plural(copied.permissions_back, "inode has", "inodes have");
-        output::notice(format!("{what} permissions of then that had been changed since"));
-    }
-    if beyond_count > 0 {
-        output::notice(went_with(&beyond, beyond_count, &named, kept_in));
-    }
-    let parted = parted(&parted_then, &parted_now, dest, matches!(to, Dest::Itself));
-    tell_parted(&parted);
-    if json {
-        let mut told = json!({
-            "from": state,
-            "files": copied.files,
-            "directories": copied.directories,
-            "bytes": copied.bytes,
-            "owners_lost": copied.owners_lost,
-            "permissions_lost": copied.permissions_lost,
-            "permissions_back": copied.permissions_back,
-            "links_lost": copied.links_lost,
-            "left_out": left_out,
-            "salvaged": salvaged,
-            "attributes_left_out": unfit,
-            "replaced_kept_in": kept_in,
-            "went_count": beyond_count,
-            "in_place": there == There::Changes,
-            "rest": null,
-        });
-        tell_path(&mut told, "path", dest);
-        tell_paths(&mut told, "went", &beyond);
-        tell_paths(&mut told, "parted", &parted);
-        if let Some(rest) = rest {
-            tell_path(&mut told, "rest", &rest.path);
-        }
-        output::json(&told)?;
-        return Ok(code);
-    }
-    let bytes = match copied.bytes {
-        n if n < 1024 => plural(n, "byte", "bytes"),
-        n => show_bytes(n),
-    };
-    let what = match (copied.files, copied.directories) {
-        (_, 0) => bytes,
-        (files, n) => {
-            format!("{} and {}, {bytes}", plural(files, "file", "files"), plural(n, "directory", "directories"))
-        }
-    };
-    output::line(format!("{} restored from {named}: {what}", printable(&dest.display().to_string())));
-    Ok(code)
+    let is_itself = matches!(to, Dest::Itself);
+    let kept_in = kept_in.get().filter(|_| restored.keeper == Keeper::State);
+    restored::tell(
+        restored,
+        &CameFrom { path, from: &from, dest, state: &state, named: &named, there, is_itself, kept_in },
+        json,
+    )
 }
 
 #[cfg(test)]

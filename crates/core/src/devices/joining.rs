@@ -295,13 +295,24 @@ impl Devices {
         joiner.submit(Op::Flush).wait().map_or_else(|e| self.lose(&joiner, e), |_| Ok(()))
     }
 
+    /// From now on the device that joins is flushed as the others are: unless it was given up a moment ago, and then it stays so.
+    fn let_enter(&self) -> Option<Arc<Member>> {
+        let mut joiner = None;
+        self.change_roster(|roster| {
+            joiner = roster.joining.clone();
+            if let Some(j) = &joiner {
+                j.stand(ENTERING);
+            }
+        });
+        joiner
+    }
+
     /// Everything is copied: the device takes its place, under `uuid` if it takes another's. Whether it did.
     ///
     /// # Errors
     /// What keeps the volume from going on.
     pub fn end_joining(self: &Arc<Self>, uuid: [u8; 16]) -> Result<bool, DeviceError> {
-        let Some(joiner) = self.roster().joining.clone() else { return Ok(false) };
-        joiner.stand(ENTERING);
+        let Some(joiner) = self.let_enter() else { return Ok(false) };
         self.protect()?;
         let completed = joiner.completed.load(SeqCst);
         if !broken(Break::JoinUnflushed) {
@@ -314,7 +325,8 @@ impl Devices {
         let mut table = self.table();
         let roster = self.roster();
         // A sync may have found out that it failed.
-        if roster.joining.is_none() || table.superblock.is_none() {
+        let joins = roster.joining.as_ref().is_some_and(|j| Arc::ptr_eq(j, &joiner));
+        if !joins || table.superblock.is_none() {
             return Ok(false);
         }
         if self.give_up_unlisted(&mut table, joiner.index) {

@@ -427,8 +427,9 @@ pub(super) fn answered(
     counted: Option<Counted>,
     elsewhere: impl FnOnce() -> Option<AlignedBuf>,
 ) -> Outcome {
+    let leaves = || roster.member(run.device).filter(|m| m.watch.may_leave_behind());
     if !ticket.wait_at_most(READ_PATIENCE) {
-        if let (Some(member), Some(buf)) = (roster.member(run.device), elsewhere()) {
+        if let Some((member, buf)) = leaves().and_then(|m| Some((m, elsewhere()?))) {
             member.watch.leave_behind(ticket, counted);
             return Ok(buf);
         }

@@ -256,19 +256,24 @@ impl Devices {
         let look = |m: &Arc<Member>| m.watch.look(now, m.device.as_ref().and_then(|d| d.completed()));
         let there = roster.all().filter(|m| m.device.is_some() && !m.watch.is_given_up());
         let stands: Vec<(&Arc<Member>, Stand)> = there.map(|m| (m, look(m))).collect();
-        let suspect = |(m, stand): &&(&Arc<Member>, Stand)| m.is_active() && stand.is_suspect();
-        if let Some((one, _)) = stands.iter().find(suspect) {
-            // Where several do not answer it is what they have in common, and may pass.
-            let others = stands.iter().filter(|(m, _)| m.is_active() && m.index != one.index);
+        let is_suspect = |(m, stand): &&(&Arc<Member>, Stand)| m.is_active() && stand.is_suspect();
+        if stands.iter().any(|s| is_suspect(&s)) {
+            // Where several do not answer it is what they have in common, and may pass. All of them are asked: also one that owes a single
+            // request may be all that another is measured by.
             let answers = |m: &Arc<Member>| m.watch.answers(|| m.submit(Op::Read { offset: 0, bytes: BLOCK_BYTES }));
-            // All of them are asked.
-            let alone = others.fold(true, |all, (m, _)| answers(m) && all);
-            let whole = roster.layout.is_whole(|i| {
-                i != one.index && roster.member(i).is_some_and(|m| m.is_active() && !m.watch.is_given_up())
-            });
+            let silent: Vec<u16> =
+                stands.iter().filter(|(m, _)| m.is_active() && !answers(m)).map(|(m, _)| m.index).collect();
+            let is_alone = |one: u16| silent.iter().all(|i| *i == one);
+            let is_whole_without = |one: u16| {
+                let there = |i| roster.member(i).is_some_and(|m| m.is_active() && !m.watch.is_given_up());
+                roster.layout.is_whole(|i| i != one && there(i))
+            };
             let may = !mmp || !broken(Break::MemberAwaited);
-            if may && alone && whole && stands.iter().any(|(m, stand)| m.index == one.index && stand.is_hopeless()) {
-                one.watch.give_up();
+            let first = if broken(Break::FirstSuspectOnly) { 1 } else { usize::MAX };
+            let hopeless = stands.iter().filter(is_suspect).take(first).filter(|(_, stand)| may && stand.is_hopeless());
+            // One at a time: what the others can do without depends on it.
+            if let Some((m, _)) = hopeless.into_iter().find(|(m, _)| is_alone(m.index) && is_whole_without(m.index)) {
+                m.watch.give_up();
             }
         }
         // Nobody needs a device that joins, and what it lacks nobody counts on.

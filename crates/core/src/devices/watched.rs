@@ -25,6 +25,10 @@ pub(super) const GIVEN_UP_NANOS: u64 = 30_000_000_000;
 /// The same of a single request, whatever else the device gets done: longer than a disk takes that tries to read a bad sector.
 const ONE_GIVEN_UP_NANOS: u64 = 120_000_000_000;
 
+/// Reads that are answered elsewhere while one device is busy with them, at most: who comes then waits for it. Of a volume that somebody
+/// judges that takes a minute or two, in which it is given up.
+const LEFT_BEHIND_MAX: usize = 64;
+
 /// How a device stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stand {
@@ -114,13 +118,17 @@ impl Watch {
     }
     /// Looks how long it is waited for.
     pub fn look(&self, now: u64, completed: Option<u64>) -> Stand {
+        self.let_go_of_done();
+        self.state().look(now, completed)
+    }
+    /// Reads that were answered elsewhere and are done by now, with their buffers.
+    fn let_go_of_done(&self) {
         let mut state = self.state();
         let (over, left) = std::mem::take(&mut state.left_behind).into_iter().partition(|(t, ..)| t.is_done());
         state.left_behind = left;
         drop(state);
         // Not under the lock: it is taken by who ends to wait.
         drop::<Vec<_>>(over);
-        self.state().look(now, completed)
     }
     /// Whether it answers: of several that do not, only the first may have somebody who waits for it. `submit` begins a read of it.
     pub fn answers(&self, submit: impl FnOnce() -> Ticket) -> bool {
@@ -137,6 +145,11 @@ impl Watch {
             self.state().probe = Some(probe);
         }
         answered.is_some_and(|at| time - at < STILL_NANOS)
+    }
+    /// Whether one more read may be answered elsewhere: each keeps its buffer until the device is done with it.
+    pub fn may_leave_behind(&self) -> bool {
+        self.let_go_of_done();
+        self.state().left_behind.len() < LEFT_BEHIND_MAX
     }
     /// A read that was answered elsewhere: it is not waited for, but known to be under way until it is done.
     pub fn leave_behind(self: &Arc<Self>, ticket: Ticket, counted: Option<Counted>) {
@@ -299,5 +312,39 @@ mod tests {
             assert!(!watch.look(s * SECOND, Some(31)).is_still(), "{s}");
         }
         assert!(watch.look(125 * SECOND, Some(31)).is_still());
+    }
+
+    /// Also where nobody looks how long the device is waited for, as in a check.
+    #[test]
+    fn reads_that_were_answered_elsewhere_are_let_go_when_they_are_done() {
+        let watch = Arc::new(Watch::default());
+        for _ in 0..3 * LEFT_BEHIND_MAX {
+            assert!(watch.may_leave_behind());
+            watch.leave_behind(Ticket::done(Err(DeviceError::Missing)), None);
+        }
+        assert!(watch.state().left_behind.len() <= 1);
+        watch.let_go_of_done();
+        assert!(!watch.keeps_waiting());
+        // Those that never end are not kept without end.
+        let mut kept = 0;
+        while watch.may_leave_behind() && kept < 2 * LEFT_BEHIND_MAX {
+            watch.leave_behind(Ticket::new(Never), None);
+            kept += 1;
+        }
+        assert_eq!(kept, LEFT_BEHIND_MAX);
+    }
+
+    struct Never;
+
+    impl Pending for Never {
+        fn wait(self: Box<Self>) -> Outcome {
+            Err(DeviceError::Missing)
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+        fn wait_at_most(&self, _: Duration) -> bool {
+            false
+        }
     }
 }

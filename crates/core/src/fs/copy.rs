@@ -203,8 +203,7 @@ impl Fs {
                 room = needed;
                 continue;
             }
-            let prepared = inner.prepare_target(self, plan.span);
-            if let Err(e) = prepared.and_then(|()| inner.prepare_source(self, span, plan.whole.0, &pieces)) {
+            if let Err(e) = inner.prepare_copy(self, &plan, span, &pieces) {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
@@ -358,15 +357,21 @@ impl Inner {
         self.log(&record, fs.clock.monotonic_nanos())
     }
 
-    /// The destination has uncommitted content, and what was reserved in the range is no more.
-    fn prepare_target(&mut self, fs: &Fs, span: Span) -> Result<()> {
-        self.content_mut(fs, span.to)?;
-        if span.bytes == 0 {
-            return Ok(());
+    /// The destination has uncommitted content, the source is ready to be shared, and what was reserved in the range is no more: last, since
+    /// a copy that is refused takes nothing away.
+    fn prepare_copy(&mut self, fs: &Fs, plan: &Plan, span: Span, pieces: &[Piece]) -> Result<()> {
+        let to = plan.span;
+        self.content_mut(fs, to.to)?;
+        let (from, end) = (to.to_offset / BLOCK, (to.to_offset + to.bytes).div_ceil(BLOCK));
+        let changes = to.bytes > 0;
+        if changes {
+            self.content_ahead(to.to, from, end)?;
         }
-        let (from, to) = (span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK));
-        self.content_ahead(span.to, from, to)?;
-        self.promise_ends(span.to, from, to)
+        if changes && broken(Break::RefusedTakesPromise) {
+            self.promise_ends(to.to, from, end)?;
+        }
+        self.prepare_source(fs, span, plan.whole.0, pieces)?;
+        if changes && !broken(Break::RefusedTakesPromise) { self.promise_ends(to.to, from, end) } else { Ok(()) }
     }
 
     /// Makes pieces and edges content of the destination.
@@ -497,5 +502,53 @@ mod tests {
         let refused = fs.copy_range(from, 0, to, PIECES * BLOCK, 1 << 20, 0);
         assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
         assert_eq!(pins(), before);
+    }
+
+    /// Whichever read fails: what was reserved where the copy was to go stays reserved, or the copy is there.
+    fn each_read_fails() {
+        let memory = device(96, 64);
+        let fs = mount(&memory, MountOptions::default());
+        for n in 0..600 {
+            let ino = create(&fs, &format!("f{n}"));
+            assert_eq!(fs.write(ino, 0, &[n as u8; 3 * BLOCK_BYTES], 0).unwrap(), 3 * BLOCK_BYTES);
+        }
+        let (from, to) = (create(&fs, "from"), create(&fs, "to"));
+        assert_eq!(fs.write(from, 0, &[1; 1 << 20], 0).unwrap(), 1 << 20);
+        fs.allocate(to, crate::AllocateMode::Reserve, 0, 1 << 20).unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        let faulty = Arc::new(Faulty::new(memory));
+        let (mut refused, mut n) = (0, 0);
+        loop {
+            n += 1;
+            let few = MountOptions { cache_bytes: 1, ..MountOptions::default() };
+            let fs = Fs::open(vec![faulty.clone()], Arc::new(Still), few).unwrap();
+            let before = fs.usage().reserved_blocks;
+            assert_eq!(before, 256);
+            faulty.faults().inject(Fault::Fail { kind: OpKind::Read, from: n, times: u64::MAX / 2 });
+            let copied = fs.copy_range(from, 0, to, 0, 1 << 20, 0);
+            faulty.faults().clear();
+            match copied {
+                Ok(_) => break,
+                Err(_) => {
+                    assert_eq!(fs.usage().reserved_blocks, before, "read {n}: a refused copy took what was reserved")
+                }
+            }
+            refused += 1;
+            drop(fs);
+        }
+        assert!(refused > 2, "{refused}");
+    }
+
+    #[test]
+    fn a_copy_that_is_refused_leaves_what_is_reserved() {
+        each_read_fails();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "a refused copy took what was reserved")]
+    fn a_refused_copy_that_takes_it_is_noticed() {
+        crate::breaks::with(Break::RefusedTakesPromise, each_read_fails);
     }
 }

@@ -7,6 +7,7 @@ use crate::{Clock, Error, Result};
 use nenrin_format::Cno;
 use nenrin_format::items::Checkpoint;
 use nenrin_format::records::Record;
+use std::collections::BTreeSet;
 
 /// How often the rule is applied. Sweeping what only thinned checkpoints saw
 /// costs a walk over history, so not with every checkpoint.
@@ -39,6 +40,11 @@ impl Inner {
         let kept =
             |(cno, c): (&Cno, &Checkpoint)| Kept { cno: *cno, moment: moment_of(c), held: is_held(cno, c.is_named()) };
         self.state.kept.iter().map(kept).collect()
+    }
+
+    /// The same of those that have no name and no use.
+    fn kept_by_all(&self) -> Vec<Kept> {
+        self.kept(|cno, is_named| is_named || self.held.contains_key(cno))
     }
 
     /// Whether a checkpoint of this moment is the first of a day.
@@ -192,8 +198,7 @@ impl Fs {
         (inner.thin_at, inner.thinned) = (now.saturating_add(THIN_NANOS), true);
         let Some(rule) = inner.retention() else { return Ok(()) };
         let moment = inner.moment(self);
-        let held = |inner: &Inner, cno: &Cno| inner.held.contains_key(cno);
-        let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
+        let kept = inner.kept_by_all();
         drop(inner);
         let mut drops = rule.drops(moment, &kept);
         drops.truncate(most);
@@ -202,17 +207,66 @@ impl Fs {
             Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
             other => other,
         };
-        for cnos in drops.chunks(CNOS_MAX) {
+        self.drop_thinned(&rule, moment, &drops, now)?;
+        self.drop_landmarks(&rule, &kept, moment)?;
+        marked
+    }
+
+    /// Lets these checkpoints go, as far as the rule does without them still: meanwhile one may have got a name, a use, or gone, and then
+    /// another stays for its stretch of time.
+    fn drop_thinned(&self, rule: &Retention, moment: Moment, drops: &[Cno], now: u64) -> Result<()> {
+        for some in drops.chunks(CNOS_MAX) {
             let mut inner = self.room_to_let_go()?;
-            // Meanwhile one may have got a name, a use, or gone.
-            let free = |cno: &&Cno| inner.state.kept.get(cno).is_some_and(|c| !c.is_named()) && !held(&inner, cno);
-            let cnos: Vec<Cno> = cnos.iter().filter(free).copied().collect();
+            let now_free: BTreeSet<Cno> = match broken(Break::ThinnedUnlooked) {
+                true => some.iter().filter(|cno| inner.state.kept.contains_key(cno)).copied().collect(),
+                false => rule.drops(moment, &inner.kept_by_all()).into_iter().collect(),
+            };
+            let cnos: Vec<Cno> = some.iter().filter(|cno| now_free.contains(cno)).copied().collect();
             if !cnos.is_empty() {
                 inner.log(&Record::DropCheckpoints { cnos }, now)?;
                 inner.sweep_wanted = true;
             }
         }
-        self.drop_landmarks(&rule, &kept, moment)?;
-        marked
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::testing::{device, mount};
+
+    /// The oldest of a stretch of time goes for another reason after it was decided that the others of it are to go.
+    fn another_goes_meanwhile() {
+        let fs = mount(&device(64, 64), MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        for n in 0..3 {
+            crate::testing::create(&fs, &format!("f{n}"));
+            fs.checkpoint_create(None).unwrap();
+        }
+        // All of them lie in one stretch, and the rule keeps one.
+        let rule = Retention::parse("1d:1h").unwrap();
+        let inner = fs.lock();
+        let (moment, kept) = (inner.moment(&fs), inner.kept_by_all());
+        drop(inner);
+        let drops = rule.drops(moment, &kept);
+        assert_eq!(kept.iter().filter(|k| !drops.contains(&k.cno)).count(), 1, "{kept:?}");
+        let first = kept.iter().find(|k| !drops.contains(&k.cno)).unwrap().cno;
+        fs.checkpoint_drop(&[first]).unwrap();
+        fs.drop_thinned(&rule, moment, &drops, 0).unwrap();
+        assert_eq!(fs.lock().state.kept.len(), 1, "nothing is left of a stretch of time");
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn what_the_rule_keeps_is_decided_when_others_go() {
+        another_goes_meanwhile();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "nothing is left of a stretch of time")]
+    fn who_thins_by_an_old_list_is_noticed() {
+        crate::breaks::with(Break::ThinnedUnlooked, another_goes_meanwhile);
     }
 }

@@ -18,19 +18,19 @@ use crate::check::path_of;
 use crate::covered;
 use crate::devices::RowId;
 use crate::index::{NodeAt, Tree};
-use crate::segments::SegmentState;
 use crate::storage::{SlotState, probe_storage};
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{self, TreeId};
 use nenrin_format::superblock::{SLOTS_PER_AREA, Scrubbed};
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo, Time};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, Time};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 mod log;
+mod rows;
 
 /// Nodes looked at under one clone of a tree.
 const NODES_AT_ONCE: usize = 64;
@@ -90,6 +90,8 @@ enum Stage {
     Log(Option<log::Walked>),
     Nodes(TreeId),
     Content(TreeId),
+    /// Content of history: of the trees that there are when it begins, and not of these that there were before.
+    PastContent(Vec<TreeId>),
     Mend,
 }
 
@@ -105,8 +107,6 @@ pub struct Scrub {
     log_damaged: u64,
     /// Rows whose parity was not right when something in them was looked at.
     rows_unlike: BTreeSet<RowId>,
-    /// Of these, rows with content that is wrong where it lies, and could not be mended there: it is had from the rest.
-    rows_needed: BTreeSet<RowId>,
     bytes: u64,
     bytes_expected: u64,
     report: ScrubReport,
@@ -159,9 +159,10 @@ impl Fs {
         // The newest first, as items move to older ones.
         let history: Vec<TreeId> = inner.state.history.iter().rev().map(|t| t.tree.id()).collect();
         let trees = || [TreeId::LIVE, TreeId::SPACE].into_iter().chain(history.iter().copied());
-        let contents = trees().filter(|t| *t != TreeId::SPACE);
         let first = [Stage::Roots, Stage::Log(None)].into_iter();
-        let stages = first.chain(trees().map(Stage::Nodes)).chain(contents.map(Stage::Content));
+        let stages = first
+            .chain(trees().map(Stage::Nodes))
+            .chain([Stage::Content(TreeId::LIVE), Stage::PastContent(history.clone())]);
         // As roots say, which may say anything.
         let nodes = trees().filter_map(|t| inner.tree(t)).map(Tree::nodes).fold(0, u64::saturating_add);
         let blocks = inner.state.live_blocks.saturating_add(inner.state.history_blocks);
@@ -172,7 +173,6 @@ impl Fs {
             roots_damaged: 0,
             log_damaged: 0,
             rows_unlike: BTreeSet::new(),
-            rows_needed: BTreeSet::new(),
             bytes: 0,
             bytes_expected: nodes
                 .saturating_mul(2 * NODE_BYTES as u64)
@@ -213,6 +213,15 @@ impl Fs {
                 Some(Stage::Content(tree)) => {
                     let tree = *tree;
                     self.scrub_content(scrub, tree)?;
+                }
+                Some(Stage::PastContent(then)) => {
+                    let then = std::mem::take(then);
+                    scrub.next_stage();
+                    let ids = if broken(Break::ScrubTreesOfBefore) { then } else { self.history_ids() };
+                    // What died meanwhile may be in trees that were not there when the scrub began; what dies from now on was looked at.
+                    for id in ids.into_iter().rev() {
+                        scrub.stages.push_front(Stage::Content(id));
+                    }
                 }
                 Some(Stage::Mend) => {
                     self.mend(scrub)?;
@@ -294,15 +303,12 @@ impl Fs {
         for n in &nodes {
             let damaged = self.damaged_copies(n);
             scrub.report.nodes += 1;
-            let unlike: Vec<RowId> =
-                n.ptr.copies.iter().flat_map(|addr| self.storage.rows_unlike(*addr, NODE_BLOCKS)).collect();
+            let unlike = n.ptr.copies.iter().flat_map(|addr| self.storage.rows_unlike(*addr, NODE_BLOCKS));
+            scrub.rows_unlike.extend(unlike);
             scrub.bytes += 2 * NODE_BYTES as u64;
-            let before = scrub.report.nodes_lost;
             if !damaged.is_empty() {
                 self.node_is_damaged(scrub, id, n)?;
             }
-            let is_lost = scrub.report.nodes_lost > before;
-            if is_lost { scrub.rows_needed.extend(unlike) } else { scrub.rows_unlike.extend(unlike) }
         }
         match go_on {
             Some(key) => scrub.from = key,
@@ -312,9 +318,11 @@ impl Fs {
     }
 
     fn damaged_copies(&self, n: &NodeAt) -> Vec<Addr> {
-        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(n.ptr.crc) && node::verify(bytes);
-        let intact = |addr: &Addr| self.are_right(*addr, NODE_BLOCKS, right);
-        n.ptr.copies.into_iter().filter(|addr| !intact(addr)).collect()
+        n.ptr.copies.into_iter().filter(|addr| !self.is_right_copy(n, *addr)).collect()
+    }
+
+    fn is_right_copy(&self, n: &NodeAt, addr: Addr) -> bool {
+        self.are_right(addr, NODE_BLOCKS, |bytes| node::stored_crc(bytes) == Some(n.ptr.crc) && node::verify(bytes))
     }
 
     /// A copy of a node did not verify: if the tree still has that node, and
@@ -379,17 +387,19 @@ impl Fs {
         Ok(mended)
     }
 
-    fn scrub_content(&self, scrub: &mut Scrub, id: TreeId) -> Result<()> {
+    /// History trees, in the order in which items move from one to the next: the newest first.
+    fn history_ids(&self) -> Vec<TreeId> {
+        self.lock().state.history.iter().rev().map(|t| t.tree.id()).collect()
+    }
+
+    /// Some extents of a tree from a key on, none where the tree is gone.
+    fn extents_from(&self, id: TreeId, from: &Key) -> Piece {
         let inner = self.lock();
-        let Some(tree) = inner.tree(id).cloned() else {
-            scrub.next_stage();
-            return Ok(());
-        };
+        let Some(tree) = inner.tree(id).cloned() else { return Piece::default() };
         let (cache, generation) = (inner.state.cache.clone(), inner.generation());
         drop(inner);
-        let mut extents: Vec<(Key, Extent)> = Vec::new();
-        let mut next = None;
-        let lost = tree.scan_readable(&cache, &scrub.from, &Key::last(), &mut |k, v| {
+        let (mut extents, mut next): (Vec<(Key, Extent)>, _) = (Vec::new(), None);
+        let lost = tree.scan_readable(&cache, from, &Key::last(), &mut |k, v| {
             if extents.len() == EXTENTS_AT_ONCE {
                 next = Some(*k);
                 return ControlFlow::Break(());
@@ -402,8 +412,14 @@ impl Fs {
             ControlFlow::Continue(())
         });
         drop(tree);
-        // What is lost was noted with the nodes, unless index checkpoints used its place again: then it was only the view that was old.
-        if lost.is_some() && self.lock().generation() != generation {
+        let is_old = lost.is_some() && self.lock().generation() != generation;
+        Piece { extents, next, is_lost: lost.is_some(), is_old }
+    }
+
+    fn scrub_content(&self, scrub: &mut Scrub, id: TreeId) -> Result<()> {
+        let Piece { extents, next, is_old, .. } = self.extents_from(id, &scrub.from);
+        // What is lost was noted with the nodes.
+        if is_old {
             return Ok(());
         }
         for (key, extent) in &extents {
@@ -411,21 +427,12 @@ impl Fs {
             scrub.bytes += u64::from(extent.blocks) * BLOCK_BYTES as u64;
             let (first, blocks) = covered::place(extent);
             let is_right = || self.are_right(first, blocks, |bytes| covered::verify(extent, bytes).is_ok());
-            let before = scrub.report.extents_damaged;
             // A device may fail once: that is told of it, and is no damage.
             let is_right_now = || self.storage.has_parity() && is_right();
             if !is_right() && !is_right_now() {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
-            // What is right nowhere stays as it is, too: the device may give it yet.
-            let is_lost = scrub.report.extents_damaged > before && !broken(Break::LostWrittenOver);
-            let unlike = self.storage.rows_unlike(first, blocks);
-            let needs_row = || is_lost || covered::needs_others(&self.storage, extent);
-            if !unlike.is_empty() && needs_row() && !broken(Break::ParityOfRot) {
-                scrub.rows_needed.extend(unlike);
-            } else {
-                scrub.rows_unlike.extend(unlike);
-            }
+            scrub.rows_unlike.extend(self.storage.rows_unlike(first, blocks));
         }
         match next {
             Some(key) => scrub.from = key,
@@ -517,43 +524,16 @@ impl Fs {
     }
 }
 
-impl Fs {
-    /// All that is needed was read, and mended where it was wrong: where parity is still another, it is the parity that is wrong.
-    /// But for rows with something that is still wrong: of that their parity is the only right copy.
-    fn mend_rows(&self, scrub: &mut Scrub, may_mend: bool) -> Result<()> {
-        let needed = std::mem::take(&mut scrub.rows_needed);
-        scrub.report.copies_damaged += needed.len() as u64;
-        let rows = std::mem::take(&mut scrub.rows_unlike);
-        for row in rows.difference(&needed).copied() {
-            // A segment that nobody needs any more is written anew meanwhile.
-            let mut inner = self.lock();
-            if inner.state.segments.is_free(row.0) || inner.is_written_or_log(row.0) {
-                continue;
-            }
-            inner.segments().pin(row.0);
-            drop(inner);
-            let mended = match may_mend {
-                true => self.owns_to_write().and_then(|()| self.storage.mend_parity(row)),
-                false => self.storage.parity_is_wrong(row).then_some(false).map_or(Ok(None), |no| Ok(Some(no))),
-            };
-            self.lock().segments().unpin(row.0);
-            if let Some(mended) = mended? {
-                scrub.report.copies_damaged += 1;
-                scrub.report.copies_mended += u64::from(mended);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Inner {
-    /// Whether more is written to a segment, or recovery may read log in it, which scrubbing does not verify.
-    fn is_written_or_log(&self, segment: SegmentNo) -> bool {
-        self.state
-            .segments
-            .get(segment)
-            .is_some_and(|s| s.state == SegmentState::Open || s.chain_held && !broken(Break::ParityUnverified))
-    }
+/// Extents of a tree that lie one behind the other.
+#[derive(Default)]
+struct Piece {
+    extents: Vec<(Key, Extent)>,
+    /// Where to go on.
+    next: Option<Key>,
+    /// Some of it could not be read.
+    is_lost: bool,
+    /// That is of a view whose places index checkpoints may have used again: it is to be looked at once more.
+    is_old: bool,
 }
 
 /// Checksum that the summary at the start of a partial carries.

@@ -266,7 +266,7 @@ fn scrubbing_leaves_the_parity_of_what_cannot_be_mended() {
     {
         use nenrin_core::breaks::{Break, with};
         let noticed = |rotten| {
-            with(Break::ParityOfRot, || std::panic::catch_unwind(|| scrubbed_and_still_wrong(rotten)).is_err())
+            with(Break::RowsBelieved, || std::panic::catch_unwind(|| scrubbed_and_still_wrong(rotten)).is_err())
         };
         assert!((0..3).any(noticed));
     }
@@ -535,7 +535,7 @@ fn scrubbing_leaves_what_is_right_nowhere() {
 #[test]
 #[should_panic(expected = "what is right nowhere was written over")]
 fn what_is_right_nowhere_and_written_over_is_noticed() {
-    nenrin_core::breaks::with(nenrin_core::breaks::Break::LostWrittenOver, lost_and_given_later);
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::RowsBelieved, lost_and_given_later);
 }
 
 #[test]
@@ -631,4 +631,104 @@ fn scrubbing_mends_the_log_of_rows() {
 #[should_panic(expected = "not written anew")]
 fn a_log_of_rows_that_is_not_scrubbed_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::LogUnscrubbed, || the_log_is_scrubbed(true));
+}
+
+/// Blocks that say which one they are.
+fn numbered(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| if i % 2 == 0 { (i >> 12) as u8 } else { (i >> 20) as u8 ^ 0x5a }).collect()
+}
+
+/// Where a device has a block of `data`, somewhere in the middle, and which one it is; it is wrong there from then on.
+fn rot_one(w: &World, data: &[u8]) -> usize {
+    let device = w.members[0].inner().inner();
+    let blocks: Vec<&[u8]> = data.chunks_exact(4096).collect();
+    let here = |at: u64| blocks.iter().position(|b| *b == &device.read(at * 4096, 4096).unwrap()[..]);
+    let (at, which) = in_rows(24).filter_map(|at| Some((at, here(at)?))).nth(100).unwrap();
+    let wrong: Vec<u8> = blocks[which].iter().map(|b| b ^ 0x40).collect();
+    device.write(at * 4096, Arc::new(AlignedBuf::padded(&wrong))).unwrap();
+    which
+}
+
+/// Content rots, and goes to the past while it is scrubbed: to a tree that was not there when that began.
+#[test]
+fn rot_that_goes_to_the_past_during_a_scrub_is_mended() {
+    let w = World::new(Profile::Parity, &[24; 3]);
+    let open = || w.open(&[0, 1, 2], MountOptions { checkpoint_nanos: 0, ..MountOptions::default() }).unwrap();
+    let fs = open();
+    let data = numbered(LARGE);
+    let ino = write(&fs, "numbered", &data);
+    let kept = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+    fs.close().unwrap();
+    drop(fs);
+    let which = rot_one(&w, &data);
+    let fs = open();
+    let mut scrub = fs.scrub();
+    fs.write(ino, (which as u64 / 16 * 16) << 12, &[7; 64 << 10], 0).unwrap();
+    fs.sync_all().unwrap();
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+    }
+    let r = scrub.report();
+    assert!(r.copies_damaged > 0 && r.copies_mended == r.copies_damaged && !r.has_losses(), "{r:?}");
+    let past = fs.read(nenrin_core::At::Past(kept), ino, 0, LARGE).unwrap();
+    assert!(past == data);
+    fs.close().unwrap();
+    drop(fs);
+    is_clean(&w);
+}
+
+/// Content rots, and while it is scrubbed a file has it alone that was looked at before.
+fn rot_is_copied_behind_the_scrub() {
+    let w = World::new(Profile::Parity, &[24; 3]);
+    let open = || w.open(&[0, 1, 2], MountOptions { checkpoint_nanos: 0, ..MountOptions::default() }).unwrap();
+    let fs = open();
+    let pieces = fs.create(Ino::ROOT, b"pieces", &file(0o600)).unwrap().ino;
+    for n in 0..200u64 {
+        fs.write(pieces, n << 13, &[n as u8; 4096], 0).unwrap();
+    }
+    let data = numbered(LARGE);
+    let ino = fs.create(Ino::ROOT, b"numbered", &file(0o600)).unwrap().ino;
+    // No history has it, either.
+    fs.setxattr(ino, nenrin_core::format::items::HISTORY_XATTR, b"none", nenrin_core::XattrMode::Any).unwrap();
+    fs.write(ino, 0, &data, 0).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    // With all that one checksum is of.
+    let from = rot_one(&w, &data) as u64 / 16 * 16;
+    let fs = open();
+    let mut scrub = fs.scrub();
+    while scrub.report().blocks == 0 {
+        fs.scrub_step(&mut scrub, 1).unwrap();
+    }
+    assert_eq!(fs.copy_range(ino, from << 12, pieces, 0, 64 << 10, 0).unwrap(), 64 << 10);
+    fs.sync_all().unwrap();
+    fs.allocate(ino, nenrin_core::AllocateMode::Punch, from << 12, 64 << 10).unwrap();
+    fs.sync_all().unwrap();
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+    }
+    let copied = fs.read(nenrin_core::At::Live, pieces, 0, 64 << 10);
+    assert!(
+        copied.is_ok_and(|copied| copied == data[(from as usize) << 12..][..64 << 10]),
+        "the parity of what is wrong was made of it"
+    );
+    let r = scrub.report();
+    assert!(r.copies_damaged > r.copies_mended, "{r:?}");
+    // Who read it has mended it.
+    assert_eq!(self::scrub(&fs).copies_damaged, 0);
+    fs.close().unwrap();
+    drop(fs);
+    is_clean(&w);
+}
+
+#[test]
+fn scrubbing_makes_no_parity_of_what_it_did_not_look_at() {
+    rot_is_copied_behind_the_scrub();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the parity of what is wrong was made of it")]
+fn parity_of_what_nobody_looked_at_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::RowsBelieved, rot_is_copied_behind_the_scrub);
 }

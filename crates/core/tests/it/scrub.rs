@@ -297,3 +297,38 @@ fn rot_in_one_copy_of_the_log_is_found() {
 fn a_log_that_is_left_out_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::LogUnscrubbed, rot_in_the_log_is_found_and_matters_no_more);
 }
+
+/// What dies while a scrub is under way goes to a tree that was not there when it began.
+fn what_dies_meanwhile_is_verified() {
+    let w = World::new(64 << 20);
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.write(ino, 0, &vec![0x5a; 256 << 10], 0).unwrap();
+    fs.sync_all().unwrap();
+    fs.checkpoint_create(Some(b"kept")).unwrap();
+    let at = fs.checkpoints().last().unwrap().cno;
+    let mut scrub = fs.scrub();
+    fs.write(ino, 0, &vec![0xa5; 256 << 10], 0).unwrap();
+    fs.sync_all().unwrap();
+    let all = w.device.read(0, 64 << 20).unwrap();
+    let found = all.chunks_exact(BLOCK).position(|block| block.iter().all(|b| *b == 0x5a)).unwrap();
+    rot(&w, [found]);
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+    }
+    assert!(scrub.report().extents_damaged > 0, "nobody looked at what died meanwhile: {:?}", scrub.report());
+    assert!(fs.read(At::Past(at), ino, 0, 256 << 10).is_err());
+    fs.close().unwrap();
+}
+
+#[test]
+fn content_that_dies_during_a_scrub_is_verified() {
+    what_dies_meanwhile_is_verified();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "nobody looked at what died meanwhile")]
+fn trees_that_come_later_and_are_left_out_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::ScrubTreesOfBefore, what_dies_meanwhile_is_verified);
+}

@@ -242,6 +242,49 @@ fn nobody_is_left_out(profile: Profile, count: usize) {
     clean(&w.devices);
 }
 
+/// One that owes a single old request answers all else, and is no reason to wait for another that does not answer.
+fn another_hangs(owes: usize) {
+    let w = World::new(Profile::Mirror, 2);
+    let fs = w.open(MountOptions::default());
+    write(&fs, "file", &content(1, 3 << 20));
+    fs.close().unwrap();
+    drop(fs);
+    let fs = w.open(MountOptions::default());
+    fs.lookup(nenrin_core::At::Live, Ino::ROOT, b"file").unwrap();
+    w.gates[owes].hold_one(is_read);
+    assert!(read(&fs, "file", 4 << 20).unwrap() == content(1, 3 << 20));
+    assert!(w.gates[owes].held() > 0, "it was asked for nothing");
+    w.pass(&fs, 20, || false);
+    let hangs = 1 - owes;
+    w.gates[hangs].close(|_| true, 0);
+    thread::scope(|scope| {
+        let writer = begin(scope, || {
+            write(&fs, "while", &content(2, 300 << 10));
+            fs.sync_all().unwrap();
+        });
+        let is_left = w.pass(&fs, 45, || fs.health()[hangs].standing != Standing::Active);
+        w.gates[hangs].open();
+        assert!(is_left, "{hangs} is waited for, as {owes} owes a request");
+        writer.recv_timeout(Duration::from_secs(60)).unwrap();
+    });
+    assert_eq!(fs.health()[owes].standing, Standing::Active);
+    w.gates[owes].open();
+    fs.close().unwrap();
+}
+
+#[test]
+fn one_old_request_keeps_nobody_else_in() {
+    another_hangs(0);
+    another_hangs(1);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "1 is waited for, as 0 owes a request")]
+fn who_looks_at_the_first_suspect_only_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::FirstSuspectOnly, || another_hangs(0));
+}
+
 fn with_mmp() -> MountOptions {
     // Long, so that nobody is late while time passes.
     let mmp = Mmp { node: "hana".into(), owner: [1; 16], interval_nanos: 60 * SECOND };

@@ -12,7 +12,7 @@ pub type Which = fn(&Op) -> bool;
 
 impl State {
     fn is_open(&self, number: usize) -> bool {
-        number < self.open || self.chosen.iter().any(|c| c.0 == number)
+        number < self.open || self.only.is_some_and(|only| only != number) || self.chosen.iter().any(|c| c.0 == number)
     }
 }
 
@@ -34,6 +34,10 @@ pub struct State {
     /// Requests that were held back so far, and those of them let go.
     pub held: usize,
     open: usize,
+    /// One that is held back, and no other.
+    only: Option<usize>,
+    /// What came meanwhile and was done, for who asks what the device gets done.
+    done: u64,
     /// Others that were let go, or fail.
     chosen: Vec<(usize, bool)>,
     /// One at which the thread that waits for it panics.
@@ -48,6 +52,10 @@ impl Gate {
     /// Holds back requests from now on, but for the first few.
     pub fn close(&self, which: Which, but: usize) {
         *self.state.lock().unwrap() = State { which: Some(which), open: but, ..State::default() };
+    }
+    /// Holds back the next of these and nothing else: of all else it is told that it gets done.
+    pub fn hold_one(&self, which: Which) {
+        *self.state.lock().unwrap() = State { which: Some(which), only: Some(0), ..State::default() };
     }
     /// Lets the first `count` go, or as many as there are.
     pub fn let_go(&self, count: usize) {
@@ -146,8 +154,14 @@ impl BlockDevice for Gated {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
     }
+    fn completed(&self) -> Option<u64> {
+        let state = self.gate.state.lock().unwrap();
+        state.only.map(|_| state.done)
+    }
     fn submit(&self, op: Op) -> Ticket {
         let mut state = self.gate.state.lock().unwrap();
+        let held = state.which.is_some_and(|which| which(&op)) && !state.is_open(state.held);
+        state.done += u64::from(!held);
         if !state.which.is_some_and(|which| which(&op)) {
             drop(state);
             return self.inner.submit(op);

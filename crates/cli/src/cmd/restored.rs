@@ -1,0 +1,218 @@
+//! What `nenrin restore` tells when it is done: of what was left out, what could not be kept, and what was replaced.
+
+use crate::control::CheckpointData;
+use crate::error::{FAILURE, Outcome};
+use crate::output::{self, printable, shell_quoted};
+use crate::restore::{Copied, Lack, Restored, There, Unfit};
+use crate::size::show_bytes;
+use crate::states::{tell_path, tell_paths};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// What was restored, from where and to where.
+pub(super) struct CameFrom<'a> {
+    /// As it was asked for.
+    pub path: &'a Path,
+    /// Where the state has it.
+    pub from: &'a Path,
+    /// Where it is now.
+    pub dest: &'a Path,
+    pub state: &'a CheckpointData,
+    /// What the state is called.
+    pub named: &'a str,
+    pub there: There,
+    /// It came back to its own place.
+    pub is_itself: bool,
+    /// The checkpoint that has what was replaced.
+    pub kept_in: Option<u64>,
+}
+
+impl CameFrom<'_> {
+    /// What was met in the state, as its user knows it.
+    fn place_of(&self, p: &Path) -> PathBuf {
+        match p.strip_prefix(self.from) {
+            Ok(below) if below.as_os_str().is_empty() => self.path.to_owned(),
+            below => self.path.join(below.unwrap_or(p)),
+        }
+    }
+
+    fn shown(&self, p: &Path) -> String {
+        printable(&self.place_of(p).to_string_lossy())
+    }
+
+    fn with_path(&self, mut told: Value, p: &Path) -> Value {
+        tell_path(&mut told, "path", &self.place_of(p));
+        told
+    }
+}
+
+/// Tells it; the exit code is that of a failure where what is there is not all that was, or more than that.
+pub(super) fn tell(restored: Restored, came: &CameFrom<'_>, json: bool) -> Outcome {
+    tell_lacking(&restored, came);
+    tell_changed(&restored.copied);
+    if restored.beyond_count > 0 {
+        output::notice(went_with(&restored.beyond, restored.beyond_count, came.named, came.kept_in));
+    }
+    let parted = parted(&restored.parted_then, &restored.parted_now, came.dest, came.is_itself);
+    tell_parted(&parted);
+    let Restored { left_out, salvaged, unfit, rest, .. } = &restored;
+    let is_all = left_out.is_empty() && salvaged.is_empty() && unfit.is_empty() && rest.is_none();
+    if json {
+        output::json(&as_json(&restored, came, &parted))?;
+    } else {
+        let what = amount(&restored.copied);
+        output::line(format!("{} restored from {}: {what}", printable(&came.dest.display().to_string()), came.named));
+    }
+    Ok(if is_all { 0 } else { FAILURE })
+}
+
+/// What is not there, or not as it was.
+fn tell_lacking(Restored { left_out, salvaged, unfit, rest, .. }: &Restored, came: &CameFrom<'_>) {
+    let named = came.named;
+    for left in left_out {
+        let what = if left.lack == Lack::Attributes { "these were" } else { "was" };
+        output::notice(format!("{} {} in {named}, and {what} left out", came.shown(&left.path), left.lack.words()));
+    }
+    for file in salvaged {
+        output::notice(format!("{} {}", came.shown(&file.path), bad_bytes(&file.bad, named)));
+    }
+    for Unfit { path, attributes } in unfit {
+        let what = printable(&attributes.join(", "));
+        let why = "extended attributes that do not fit where it is now were left out";
+        output::notice(format!("{}: {why}: {what}", came.shown(path)));
+    }
+    if let Some(rest) = rest {
+        output::notice(format!("{}; {} is restored", printable(&rest.to_string()), came.dest.display()));
+    }
+}
+
+/// What the copies have otherwise than what they were made of, or than what was there.
+fn tell_changed(copied: &Copied) {
+    if copied.owners_lost > 0 {
+        let what = plural(copied.owners_lost, "file or directory belongs", "files and directories belong");
+        output::notice(format!(
+            "{what} to you now, and not to who, or the group that, had it then: only root can restore that"
+        ));
+    }
+    if copied.permissions_lost > 0 {
+        let what = plural(copied.permissions_lost, "inode", "inodes");
+        let why = "more is told to its owner and root only, or access lists are not taken there";
+        output::notice(format!("{what} did not get all permissions of then: {why}"));
+    }
+    if copied.links_lost > 0 {
+        let what = plural(copied.links_lost, "name is a file of its own", "names are files of their own");
+        output::notice(format!("{what} there, where no hard links can be made"));
+    }
+    if copied.permissions_back > 0 {
+        let what = plural(copied.permissions_back, "inode has", "inodes have");
+        output::notice(format!("{what} permissions of then that had been changed since"));
+    }
+}
+
+fn as_json(restored: &Restored, came: &CameFrom<'_>, parted: &[PathBuf]) -> Value {
+    let Restored { copied, left_out, salvaged, unfit, rest, beyond, beyond_count, .. } = restored;
+    let left_out: Vec<_> = left_out.iter().map(|l| came.with_path(json!({ "why": l.lack.word() }), &l.path)).collect();
+    let salvaged: Vec<_> = salvaged.iter().map(|s| came.with_path(json!({ "bad": s.bad }), &s.path)).collect();
+    let unfit: Vec<_> = unfit.iter().map(|u| came.with_path(json!({ "attributes": u.attributes }), &u.path)).collect();
+    let mut told = json!({
+        "from": came.state,
+        "files": copied.files,
+        "directories": copied.directories,
+        "bytes": copied.bytes,
+        "owners_lost": copied.owners_lost,
+        "permissions_lost": copied.permissions_lost,
+        "permissions_back": copied.permissions_back,
+        "links_lost": copied.links_lost,
+        "left_out": left_out,
+        "salvaged": salvaged,
+        "attributes_left_out": unfit,
+        "replaced_kept_in": came.kept_in,
+        "went_count": beyond_count,
+        "in_place": came.there == There::Changes,
+        "rest": null,
+    });
+    tell_path(&mut told, "path", came.dest);
+    tell_paths(&mut told, "went", beyond);
+    tell_paths(&mut told, "parted", parted);
+    if let Some(rest) = rest {
+        tell_path(&mut told, "rest", &rest.path);
+    }
+    told
+}
+
+/// How much was restored.
+fn amount(copied: &Copied) -> String {
+    let bytes = match copied.bytes {
+        n if n < 1024 => plural(n, "byte", "bytes"),
+        n => show_bytes(n),
+    };
+    match (copied.files, copied.directories) {
+        (_, 0) => bytes,
+        (files, n) => {
+            format!("{} and {}, {bytes}", plural(files, "file", "files"), plural(n, "directory", "directories"))
+        }
+    }
+}
+
+pub(super) fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// Ranges that are told of each file.
+const BAD_SHOWN: usize = 100;
+
+/// Which bytes of a copy are zeros since they could not be read.
+fn bad_bytes(bad: &[(u64, u64)], named: &str) -> String {
+    let bytes: u64 = bad.iter().map(|(from, to)| to - from).sum();
+    let ranges: Vec<String> = bad.iter().take(BAD_SHOWN).map(|(from, to)| format!("{from} to {}", to - 1)).collect();
+    let more = match bad.len().saturating_sub(BAD_SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more ranges (--json lists all)"),
+    };
+    let ranges = ranges.join(", ");
+    format!(
+        "is damaged in {named}, and {bytes} bytes of the copy are zeros that could not be read: bytes {ranges}{more}"
+    )
+}
+
+/// What a directory had that was replaced, and the state has not.
+fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -> String {
+    let names = first.iter().map(|p| printable(&p.to_string_lossy())).collect::<Vec<_>>().join(", ");
+    let more = match count.saturating_sub(first.len() as u64) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let what = if count == 1 { "what is not in" } else { "all that is not in" };
+    let kept = kept_in.map_or("; the newest snapshot has it".into(), |cno| format!("; checkpoint {cno} has it"));
+    format!("{what} {named} is not there any more: {names}{more}{kept}")
+}
+
+/// Files that are of their own now, while names elsewhere keep what they have. Beside its place nobody takes a copy for what it was.
+fn parted(then: &BTreeSet<PathBuf>, now: &BTreeSet<PathBuf>, dest: &Path, is_itself: bool) -> Vec<PathBuf> {
+    let all: BTreeSet<&PathBuf> = now.iter().chain(then.iter().filter(|_| is_itself)).collect();
+    let there = |below: &PathBuf| if below.as_os_str().is_empty() { dest.to_owned() } else { dest.join(below) };
+    all.into_iter().map(there).collect()
+}
+
+/// Files of their own that are told.
+const PARTED_SHOWN: usize = 5;
+
+fn tell_parted(parted: &[PathBuf]) {
+    let Some(first) = parted.first() else { return };
+    let names: Vec<String> = parted.iter().take(PARTED_SHOWN).map(|p| printable(&p.to_string_lossy())).collect();
+    let (verb, what) = match parted.len() {
+        1 => ("is a file of its own now", "its other names (hard links) keep"),
+        _ => ("are files of their own now", "their other names (hard links) keep"),
+    };
+    let more = match parted.len().saturating_sub(PARTED_SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more (--json lists all)"),
+    };
+    let first = shell_quoted(first);
+    output::notice(format!(
+        "{}{more} {verb}: {what} what they have; ln -f {first} OTHER makes them one again, and --in-place instead of --force keeps \
+         them so",
+        names.join(", ")
+    ));
+}
