@@ -20,6 +20,9 @@ use std::collections::BTreeSet;
 /// Segments whose rows are looked at together: each time all trees are walked.
 const SEGMENTS_AT_ONCE: usize = 256;
 
+/// Told of blocks, how many they are, and whether they are right.
+type Look<'a> = &'a mut dyn FnMut(Addr, u32, &dyn Fn() -> bool);
+
 /// Segments in which nothing is written, and which stay as they are while this is there.
 struct AtRest<'a> {
     fs: &'a Fs,
@@ -88,7 +91,7 @@ impl Fs {
         };
         let ids = |inner: &Inner| inner.trees().map(|t| t.id()).collect::<Vec<_>>();
         // Nodes that were written meanwhile lie elsewhere, whichever tree has them.
-        let trees = ids(&*self.lock());
+        let trees = ids(&self.lock());
         for id in trees {
             self.each_copy(id, &mut look)?;
         }
@@ -101,7 +104,7 @@ impl Fs {
     }
 
     /// Calls `look` with each copy of a node of a tree.
-    fn each_copy(&self, id: TreeId, look: &mut dyn FnMut(Addr, u32, &dyn Fn() -> bool)) -> Result<()> {
+    fn each_copy(&self, id: TreeId, look: Look<'_>) -> Result<()> {
         let mut from = Some(Key::first());
         while let Some(key) = from {
             self.breathe();
@@ -121,7 +124,7 @@ impl Fs {
     }
 
     /// Calls `look` with all content that a tree names, where it lies; false where some of the tree could not be read.
-    fn each_content(&self, id: TreeId, look: &mut dyn FnMut(Addr, u32, &dyn Fn() -> bool)) -> bool {
+    fn each_content(&self, id: TreeId, look: Look<'_>) -> bool {
         let (mut from, mut is_known) = (Some(Key::first()), true);
         while let Some(key) = from {
             self.breathe();
