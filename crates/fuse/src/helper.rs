@@ -1,5 +1,5 @@
-//! A thread for what no serving thread may wait for: whole-volume syncs, and
-//! changes that first need the kernel to write out its pages.
+//! A thread for what no serving thread may wait for: whole-volume syncs, what is
+//! let go of, and changes that first need the kernel to write out its pages.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};

@@ -298,6 +298,7 @@ struct Special {
     toy: Toy,
     before_read: fn(),
     before_write: Box<dyn Fn(Ino) + Send + Sync>,
+    before_release: Box<dyn Fn() + Send + Sync>,
     /// Answers to syncs get lost on the way.
     loses_syncs: bool,
 }
@@ -321,6 +322,10 @@ mod special {
         fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
             (self.before_write)(ino);
             self.toy.accept(ino, offset, data, writer)
+        }
+        fn release(&self, ino: Ino) {
+            (self.before_release)();
+            self.toy.release(ino);
         }
         fn fsync(&self, ino: Ino, done: Done) {
             if !self.loses_syncs {
@@ -346,7 +351,6 @@ mod special {
             setxattr_with_mode(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode, permissions: Option<u32>) -> Result<()>;
             removexattr(ino: Ino, name: &[u8]) -> Result<()>;
             retain(ino: Ino);
-            release(ino: Ino);
             allocate(writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
             copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, writer: Writer) -> Result<u64>;
             hold_checkpoint(cno: Cno) -> Result<()>;
@@ -367,6 +371,7 @@ fn a_volume_that_panics_is_answered_for() {
         toy: Toy::new(),
         before_read: || panic!("this panic is part of the test"),
         before_write: Box::new(|_| ()),
+        before_release: Box::new(|| ()),
         loses_syncs: true,
     });
     let Some(m) = mount(volume, At::Live, nothing) else { return };
@@ -393,6 +398,7 @@ fn many_who_wait_to_write_hold_up_nobody_who_does_not() {
         toy: Toy::new(),
         before_read: || (),
         before_write: Box::new(before_write),
+        before_release: Box::new(|| ()),
         loses_syncs: false,
     });
     let few = |_: &mut MountOptions, s: &mut SessionOptions| (s.threads, s.threads_max) = (2, THREADS);
@@ -418,6 +424,44 @@ fn many_who_wait_to_write_hold_up_nobody_who_does_not() {
     assert_eq!(fs::read(m.join("f11")).unwrap(), [1; 8192]);
 }
 
+/// The space of what was removed goes with the FORGET behind it, which may wait for room as a removal does.
+#[test]
+fn many_removals_whose_space_waits_hold_up_nobody() {
+    const THREADS: usize = 4;
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let waits = gate.clone();
+    let before_release = move || drop(waits.1.wait_while(waits.0.lock().unwrap(), |open| !*open));
+    let volume = Arc::new(Special {
+        toy: Toy::new(),
+        before_read: || (),
+        before_write: Box::new(|_| ()),
+        before_release: Box::new(before_release),
+        loses_syncs: false,
+    });
+    let few = |_: &mut MountOptions, s: &mut SessionOptions| (s.threads, s.threads_max) = (2, THREADS);
+    let Some(m) = mount(volume.clone(), At::Live, few) else { return };
+    let path = m.join("");
+    let (told, looked_up) = mpsc::channel();
+    // Not awaited if it never is answered.
+    thread::spawn(move || {
+        let files: Vec<_> = (0..=THREADS).map(|n| path.join(format!("f{n}"))).collect();
+        files.iter().for_each(|file| fs::write(file, b"x").unwrap());
+        for file in &files {
+            fs::remove_file(file).unwrap();
+            thread::sleep(Duration::from_millis(30));
+        }
+        told.send(fs::metadata(path.join("nobody asked for it yet")).is_err())
+    });
+    let answered = looked_up.recv_timeout(Duration::from_secs(20));
+    let unnamed = volume.toy.unnamed();
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    assert_eq!(answered, Ok(true), "a name is looked up while the space of removed files waits");
+    assert_eq!(unnamed, THREADS + 1, "nothing was let go so far");
+    m.end();
+    assert_eq!(volume.toy.inodes_and_uses(), (1, 0), "what waited is let go before the session has ended");
+}
+
 /// Who asks where a file has data, of which the kernel has yet to send some, holds up no rename of another file.
 #[test]
 fn a_rename_waits_for_the_pages_of_its_own_file() {
@@ -428,6 +472,7 @@ fn a_rename_waits_for_the_pages_of_its_own_file() {
         toy: Toy::new(),
         before_read: || (),
         before_write: Box::new(before_write),
+        before_release: Box::new(|| ()),
         loses_syncs: false,
     });
     let Some(m) = mount(volume, At::Live, |_, s| s.cache = Cache::WriteBack) else { return };

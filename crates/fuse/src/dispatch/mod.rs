@@ -3,7 +3,9 @@
 //! Invariants
 //! 1. A serving thread waits for nothing but the library: what may take the
 //!    kernel to finish (dropping pages) or long by itself (whole-volume syncs)
-//!    goes to a helper thread, and fsync answers when its commit is done.
+//!    goes to a helper thread, and fsync answers when its commit is done. What
+//!    may wait for room takes a seat, of which there are fewer than threads, or
+//!    goes to a helper, as what FORGET lets go does.
 //! 2. Every reply that gives the kernel a reference to an inode was counted
 //!    before it was sent, and is counted back if the kernel did not take it.
 //! 3. A session over a past state, or a read-only one, reaches no call of the
@@ -118,6 +120,8 @@ pub(crate) struct Server {
     behind: Helper,
     /// Requests with data that it has taken.
     left_with_data: AtomicUsize,
+    /// Lets inodes go that the kernel knows no more: that may wait for long, and there are as many as there were removals.
+    letting_go: Helper,
 }
 
 /// Whether an operation waits for more than the device: it changes the volume, and is no sync.
@@ -199,6 +203,7 @@ impl Server {
             changing: AtomicUsize::new(0),
             behind: Helper::new(),
             left_with_data: AtomicUsize::new(0),
+            letting_go: Helper::new(),
         }
     }
 
@@ -387,6 +392,8 @@ impl Server {
         self.names.finish();
         self.pages.finish();
         self.helper.finish();
+        // The others may have given it something.
+        self.letting_go.finish();
         self.nodes.drain().into_iter().for_each(|ino| self.volume.release(Ino(ino)));
         self.views.drain(&*self.volume);
     }
@@ -401,9 +408,14 @@ impl Server {
         }
     }
 
+    /// Counts back. FORGET comes unasked and without end, so nothing is waited for: not for room, by which the space of what was removed
+    /// is let go.
     fn forget(&self, id: u64, lookups: u64) {
         match Node::of(id) {
-            Node::Own(ino) if self.nodes.forget(id, lookups) => self.volume.release(ino),
+            Node::Own(ino) if self.nodes.forget(id, lookups) => {
+                let volume = self.volume.clone();
+                self.letting_go.run(move || volume.release(ino));
+            }
             Node::Past(view, _) => self.views.forget(&*self.volume, view, lookups),
             _ => {}
         }
