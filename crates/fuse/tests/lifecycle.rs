@@ -338,7 +338,7 @@ mod special {
             readlink(at: At, ino: Ino) -> Result<Vec<u8>>;
             readdir(at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
             getxattr(at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-            listxattr(at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
+            each_xattr(at: At, ino: Ino, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<()>;
             seek(at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
             create_with(parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
             tmpfile_with(new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;

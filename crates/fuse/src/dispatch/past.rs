@@ -287,20 +287,25 @@ impl Server {
         Ok(self.volume.getxattr(place.at, place.ino, name)?)
     }
 
-    /// The names of the extended attributes of a node.
-    pub(super) fn shown_xattrs(&self, id: u64) -> Result<Vec<Vec<u8>>> {
+    /// Gives the names of the extended attributes of a node to `each`, until that has enough.
+    pub(super) fn shown_xattrs(&self, id: u64, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
         if let Node::Made(_) = Node::of(id) {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let place = self.place(id)?;
-        let mut names = self.volume.listxattr(place.at, place.ino)?;
-        if place.view.is_some() {
-            names.retain(|n| n != b"security.capability");
+        let (mut has_list, mut goes_on) = (false, true);
+        self.volume.each_xattr(place.at, place.ino, &mut |name| {
+            // The library is not called from within its own call.
+            let waits = name == acl::ACCESS;
+            has_list |= waits;
+            let is_hidden = place.view.is_some() && name == b"security.capability";
+            goes_on = waits || is_hidden || each(name);
+            goes_on
+        })?;
+        if has_list && goes_on && self.acl_counts(place)? {
+            each(acl::ACCESS);
         }
-        if names.iter().any(|n| n == acl::ACCESS) && !self.acl_counts(place)? {
-            names.retain(|n| n != acl::ACCESS);
-        }
-        Ok(names)
+        Ok(())
     }
 
     /// A listing of any directory, by node ids.
