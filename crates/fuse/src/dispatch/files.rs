@@ -111,6 +111,7 @@ impl Server {
     pub(super) fn read(&self, ino: u64, offset: u64, bytes: u32, flags: u32) -> Result<ReadBytes> {
         let bytes = (bytes as usize).min(TRANSFER_BYTES_MAX);
         let place = self.place(ino)?;
+        self.keeps_pages(ino);
         let content = self.volume.read(place.at, place.ino, offset, bytes)?;
         if flags & libc::O_NOATIME as u32 == 0 {
             self.accessed(ino);

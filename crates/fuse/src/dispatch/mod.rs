@@ -109,6 +109,8 @@ pub(crate) struct Server {
     crowded: AtomicBool,
     requests: Requests,
     nodes: Nodes,
+    /// What it knows of states of the past, and of which of that it may keep pages (the held ones).
+    past_nodes: Nodes,
     views: Views,
     open_files: OpenFiles,
     plain_directories: PlainDirectories,
@@ -184,6 +186,11 @@ fn checked_name(name: &[u8]) -> Result<&[u8]> {
 
 impl Server {
     pub fn new(volume: Arc<dyn Volume>, behaviour: Behaviour, agreed: Agreed, notifier: Notifier) -> Self {
+        let past_nodes = Nodes::new();
+        if behaviour.at != At::Live {
+            // The root it knows without asking.
+            past_nodes.remember(ROOT_NODE);
+        }
         Self {
             volume,
             behaviour,
@@ -196,6 +203,7 @@ impl Server {
             crowded: AtomicBool::new(false),
             requests: Requests::new(),
             nodes: Nodes::new(),
+            past_nodes,
             views: Views::new(RandomState::new().hash_one(ROOT_NODE) as u32),
             open_files: OpenFiles::new(),
             plain_directories: PlainDirectories::new(),
@@ -403,7 +411,11 @@ impl Server {
     fn remember(&self, id: u64) {
         match Node::of(id) {
             Node::Own(_) if self.behaviour.at == At::Live => self.nodes.remember(id),
-            Node::Past(view, _) => self.views.remember(view),
+            Node::Own(_) => self.past_nodes.remember(id),
+            Node::Past(view, _) => {
+                self.past_nodes.remember(id);
+                self.views.remember(view);
+            }
             _ => {}
         }
     }
@@ -412,11 +424,18 @@ impl Server {
     /// is let go.
     fn forget(&self, id: u64, lookups: u64) {
         match Node::of(id) {
-            Node::Own(ino) if self.nodes.forget(id, lookups) => {
-                let volume = self.volume.clone();
-                self.letting_go.run(move || volume.release(ino));
+            Node::Own(ino) if self.behaviour.at == At::Live => {
+                let was_held = self.nodes.forget(id, lookups);
+                if was_held {
+                    let volume = self.volume.clone();
+                    self.letting_go.run(move || volume.release(ino));
+                }
             }
-            Node::Past(view, _) => self.views.forget(&*self.volume, view, lookups),
+            Node::Own(_) => _ = self.past_nodes.forget(id, lookups),
+            Node::Past(view, _) => {
+                let _ = self.past_nodes.forget(id, lookups);
+                self.views.forget(&*self.volume, view, lookups);
+            }
             _ => {}
         }
     }

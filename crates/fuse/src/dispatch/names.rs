@@ -79,6 +79,7 @@ impl Server {
 
     pub(super) fn readlink(&self, id: u64) -> Result<Vec<u8>> {
         let place = self.place(id)?;
+        self.keeps_pages(id);
         let target = self.volume.readlink(place.at, place.ino)?;
         self.accessed(id);
         Ok(target)

@@ -59,6 +59,19 @@ impl Server {
         }
     }
 
+    /// The kernel is about to be given what a node holds, and may keep that for as long as it knows it. The past does not change: so of
+    /// that it is told when something is forgotten, and else never.
+    pub(super) fn keeps_pages(&self, id: u64) {
+        let is_past = self.behaviour.at != At::Live || past::is_past(id);
+        let _ = is_past && self.past_nodes.hold(id);
+    }
+
+    /// Has the kernel drop what it keeps of states of the past. Only for a thread that serves no request (invariant 1 of the module
+    /// above), after something was forgotten; what was read before that, and is answered meanwhile, takes another call.
+    pub fn drop_past(&self) {
+        self.past_nodes.held().into_iter().for_each(|id| self.drop_pages(id));
+    }
+
     /// How long the kernel may believe what it is told of a node.
     pub(super) fn valid(&self, id: u64) -> Duration {
         if past::is_past(id) { PAST_VALID.min(self.behaviour.valid) } else { self.behaviour.valid }
