@@ -319,12 +319,12 @@ impl Server {
             }
             Op::Setattr(change) => {
                 let (server, cut) = (self.clone(), change.set.size.map(|size| (size, None)));
-                self.with_pages(&self.granted_by_attributes(node, &change.set), move || {
+                let set = change.set;
+                self.with_pages_for(node, &set, move || {
                     let asked = reply.asked();
                     server.open_files.begin_change(node);
                     server.answer_part(node, cut, server.setattr(&head, &change), |result| reply.result(result));
                     // What the kernel sends of the times alone it asks nothing by.
-                    let set = &change.set;
                     if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
                         server.open_files.answered(node, asked);
                     }

@@ -18,7 +18,7 @@ const CHANGE: u32 = perm::WRITE | perm::EXECUTE;
 pub(super) enum Waiter {
     /// A change of names or permissions.
     Change,
-    /// Who looks for holes.
+    /// Who looks for holes, or sets a time.
     Seek,
     /// Who writes to a full volume.
     Write,
