@@ -179,10 +179,17 @@ impl Server {
         }
         // The kernel asks only where all that it kept has come in, and tells what was lost before by itself.
         self.open_files.take_lost(ino);
-        let ino = Ino(ino);
-        let done: Done = Box::new(move |result| reply.done(result));
+        self.sync(Ino(ino), Box::new(move |result| reply.done(result)), syncs);
+    }
+
+    /// Has a file made durable, as far as the calling thread may see to that.
+    fn sync(&self, ino: Ino, done: Done, syncs: &Syncs<'_>) {
         let (leaders, waits) = match syncs {
             Syncs::Led => return self.volume.fsync(ino, done),
+            Syncs::Apart => {
+                let volume = self.volume.clone();
+                return self.apart.run(move || volume.fsync(ino, done));
+            }
             Syncs::Once(leaders) => {
                 if self.volume.fsync_once(ino, done) {
                     leaders.call();
@@ -274,7 +281,14 @@ impl Server {
         self.open_files.may_wait(ino, self.agreed.writeback())
     }
 
-    pub(super) fn copy_file_range(self: &Arc<Self>, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {
+    pub(super) fn copy_file_range(
+        self: &Arc<Self>,
+        head: &InHeader,
+        args: &CopyFileRangeIn,
+        wide: bool,
+        reply: Reply,
+        syncs: &Syncs<'_>,
+    ) {
         let answer = move |copied: Result<u64>| match copied {
             Err(e) => reply.error(e),
             Ok(bytes) if wide => reply.value(&CopyFileRangeOut { bytes }).whatever(),
@@ -283,7 +297,7 @@ impl Server {
         };
         let (server, to) = (self.clone(), args.nodeid_out);
         let range = Some((args.offset_out, args.offset_out.checked_add(args.len)));
-        self.answer_changed(to, args.fh_out, self.copy(head, args, wide), move |copied| {
+        self.answer_changed(to, args.fh_out, self.copy(head, args, wide), syncs, move |copied| {
             server.answer_part(to, range, copied, answer);
         });
     }
@@ -314,12 +328,13 @@ impl Server {
         ino: u64,
         fh: u64,
         changed: Result<T>,
+        syncs: &Syncs<'_>,
         answer: impl FnOnce(Result<T>) + Send + 'static,
     ) {
         match changed {
             Ok(value) if fh & HANDLE_SYNCS != 0 => {
                 let done = move |result: nenrin_core::Result<()>| answer(result.map(|()| value).map_err(Errno::from));
-                self.volume.fsync(Ino(ino), Box::new(done));
+                self.sync(Ino(ino), Box::new(done), syncs);
             }
             changed => answer(changed),
         }

@@ -32,7 +32,7 @@ pub(crate) use past::PAST_VALID;
 
 use crate::acl::Acl;
 use crate::errno::Errno;
-use crate::helper::Helper;
+use crate::helper::{Apart, Helper};
 use crate::init::{Agreed, TRANSFER_BYTES_MAX};
 use crate::nodes::{Nodes, OpenFiles};
 use crate::notify::Notifier;
@@ -65,6 +65,8 @@ type Result<T> = std::result::Result<T, Errno>;
 pub(crate) enum Syncs<'a> {
     /// Lead commits, for as long as others ask.
     Led,
+    /// Nothing: others count on it, so another does.
+    Apart,
     /// Lead one, and have these lead what is left.
     Once(&'a Arc<Leaders>),
     /// Wait, but not lead.
@@ -122,6 +124,8 @@ pub(crate) struct Server {
     behind: Helper,
     /// Requests with data that it has taken.
     left_with_data: AtomicUsize,
+    /// Leads commits for what it was left.
+    apart: Apart,
     /// Lets inodes go that the kernel knows no more: that may wait for long, and there are as many as there were removals.
     letting_go: Helper,
 }
@@ -211,6 +215,7 @@ impl Server {
             changing: AtomicUsize::new(0),
             behind: Helper::new(),
             left_with_data: AtomicUsize::new(0),
+            apart: Apart::default(),
             letting_go: Helper::new(),
         }
     }
@@ -258,7 +263,7 @@ impl Server {
                 let (server, mut request) = (self.clone(), received.take());
                 return self.behind.run(move || {
                     server.left_with_data.fetch_sub(usize::from(!request.data().is_empty()), Ordering::Relaxed);
-                    server.answer(&mut request, reply, &Syncs::Led);
+                    server.answer(&mut request, reply, &Syncs::Apart);
                 });
             }
             seat => seat.flatten(),
@@ -359,12 +364,12 @@ impl Server {
             Op::Fallocate { fh, offset, bytes, mode } => {
                 let allocated = self.fallocate(&head, offset, bytes, mode);
                 let (server, range) = (self.clone(), Some((offset, offset.checked_add(bytes))));
-                self.answer_changed(node, fh, allocated, move |result| {
+                self.answer_changed(node, fh, allocated, syncs, move |result| {
                     server.answer_part(node, range, result, |result| reply.done(result));
                 });
             }
             Op::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
-            Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply),
+            Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply, syncs),
             Op::Readdir { cookie, bytes } => {
                 reply.result_bytes(self.readdir(&head, cookie, bytes));
             }
@@ -397,6 +402,7 @@ impl Server {
     pub fn let_go(&self) {
         // It may still leave something to the others.
         self.behind.finish();
+        self.apart.finish();
         self.names.finish();
         self.pages.finish();
         self.helper.finish();
