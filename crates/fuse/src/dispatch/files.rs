@@ -296,14 +296,16 @@ impl Server {
             Ok(bytes) => reply.value(&WriteOut { size: bytes as u32, padding: 0 }).whatever(),
         };
         let (server, to) = (self.clone(), args.nodeid_out);
-        let range = Some((args.offset_out, args.offset_out.checked_add(args.len)));
+        let (from, asked) = (args.offset_out, args.len);
         self.answer_changed(to, args.fh_out, self.copy(head, args, wide), syncs, move |copied| {
-            server.answer_part(to, range, copied, answer);
+            // One that failed behind what it tells of may have changed some of the rest.
+            let told = *copied.as_ref().unwrap_or(&0);
+            let rest = (from.saturating_add(told), from.checked_add(asked));
+            server.answer_short(to, told < asked, Some(rest), || answer(copied));
         });
     }
 
-    /// Answers a change of which a part may be done where it failed. The kernel takes that for nothing: so it is told that what it knows
-    /// of the attributes is out of date, and has to drop these pages, up to the end that is given, once it has the answer.
+    /// Answers a change of which a part may be done where it failed.
     pub(super) fn answer_part<T>(
         self: &Arc<Self>,
         ino: u64,
@@ -311,12 +313,18 @@ impl Server {
         changed: Result<T>,
         answer: impl FnOnce(Result<T>),
     ) {
-        let failed = changed.is_err() && self.changeable().is_ok();
-        if failed {
+        self.answer_short(ino, changed.is_err(), pages, || answer(changed));
+    }
+
+    /// Answers a change. One that is `short` may have done more than the kernel takes it for: so it is told that what it knows of the
+    /// attributes is out of date, and has to drop these pages, up to the end that is given, once it has the answer.
+    fn answer_short(self: &Arc<Self>, ino: u64, short: bool, pages: Option<(u64, Option<u64>)>, answer: impl FnOnce()) {
+        let is_short = short && self.changeable().is_ok();
+        if is_short {
             self.drop_attributes(ino);
         }
-        answer(changed);
-        if let Some((from, to)) = pages.filter(|_| failed) {
+        answer();
+        if let Some((from, to)) = pages.filter(|_| is_short) {
             let server = self.clone();
             self.pages.run(move || _ = server.drop_pages_of(ino, false, from, to));
         }

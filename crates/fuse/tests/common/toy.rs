@@ -46,6 +46,8 @@ pub struct Toy {
     keeps_content: bool,
     /// Programs that wrote and are kept waiting, where they are.
     waiting: Option<Mutex<Vec<Done>>>,
+    /// Copies are done, and said to have come to their half.
+    pub tells_half: std::sync::atomic::AtomicBool,
     /// What changes attributes or space is done, and said to have failed.
     pub fails: std::sync::atomic::AtomicBool,
 }
@@ -190,7 +192,17 @@ impl Toy {
         let inodes = HashMap::from([(1, inode(1, &new, 1))]);
         let live = Mutex::new(State { inodes, next: 16, next_cookie: 3 });
         let (past, syncs, fails, names_given) = (Mutex::default(), 0.into(), false.into(), 0.into());
-        Self { live, past, syncs, names_given, log: None, keeps_content: true, waiting: None, fails }
+        Self {
+            live,
+            past,
+            syncs,
+            names_given,
+            log: None,
+            keeps_content: true,
+            waiting: None,
+            tells_half: false.into(),
+            fails,
+        }
     }
     /// One whose syncs a log makes durable; without content only the sizes of files are kept.
     pub fn with_log(log: impl Log + 'static, keeps_content: bool) -> Self {
@@ -513,7 +525,8 @@ impl Volume for Toy {
     ) -> Result<u64> {
         let data = self.read(At::Live, from, from_offset, bytes as usize)?.into_vec();
         self.state().get_mut(to)?.put(to_offset, &data);
-        self.outcome(data.len() as u64)
+        let half = self.tells_half.load(std::sync::atomic::Ordering::Relaxed);
+        self.outcome(data.len() as u64 / if half { 2 } else { 1 })
     }
     fn flush(&self, ino: Ino) -> Result<()> {
         self.state().get(ino).map(drop)
