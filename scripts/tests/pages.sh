@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Content that a program changed through a mapping, and that the kernel has not sent, on a real mount: programs that copy find it, a
-# name that it gets shows it after the daemon was killed, and a checkpoint that was asked for has it.
+# name that it gets shows it after the daemon was killed, a checkpoint that was asked for has it, and it moves no time that was set after it.
 set -eu
 cd "$(dirname "$0")/../.."
 [ -w /dev/fuse ] || { echo "skipped: no /dev/fuse"; exit 77; }
@@ -85,6 +85,18 @@ END_OF_PROGRAM
     sync labelled
     hold labelled 9000 i
     if [ "$(id -u)" = 0 ]; then python3 -c 'import os; os.setxattr("labelled", "security.label", b"all")'; fi
+    # What the mapping changed before a time was set is not to come after it, and to count as a change of now.
+    python3 - <<'END_OF_PROGRAM' || fail "$cache: the time that was set for a mapped file is another"
+import mmap, os, sys
+fd = os.open("dated", os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 9000)
+mapping = mmap.mmap(fd, 9000)
+mapping[0] = 120
+os.utime(fd, (1, 1))
+mapping.close()
+os.close(fd)
+sys.exit(os.stat("dated").st_mtime != 1)
+END_OF_PROGRAM
     # Their names are committed by now.
     sleep 3
     pid=$(owner)

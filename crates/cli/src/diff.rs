@@ -227,7 +227,7 @@ impl Walk<'_> {
             return Ok(false);
         }
         let plain = |a: &Attr| (a.mode, a.uid, a.gid, a.mtime);
-        let same_attributes = plain(&was) == plain(&is) && self.has_same_xattrs(old, new);
+        let same_attributes = plain(&was) == plain(&is) && self.has_same_xattrs(old, new)?;
         if was.kind() == FileKind::Directory {
             if !same_attributes {
                 self.tell_seen("M", &path, from.as_deref(), &Seen::of(&is))?;
@@ -264,12 +264,13 @@ impl Walk<'_> {
     }
 
     /// Whether both have the same extended attributes, as far as they can be read.
-    fn has_same_xattrs(&self, old: Ino, new: Ino) -> bool {
-        let all = |at, ino| -> nenrin_core::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-            let names = self.fs.listxattr(at, ino)?.into_iter();
-            names.map(|name| Ok((name.clone(), self.fs.getxattr(at, ino, &name)?))).collect()
-        };
-        matches!((all(self.old, old), all(self.new, new)), (Ok(a), Ok(b)) if a == b)
+    fn has_same_xattrs(&mut self, old: Ino, new: Ino) -> Result<bool, Fail> {
+        let mut goes_on = || (self.wanted)();
+        match self.fs.has_same_xattrs((self.old, old), (self.new, new), &mut goes_on) {
+            Ok(Some(same)) => Ok(same),
+            Ok(None) => Err(Fail::new("nobody waits for it any more")),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Something that the old state alone has there.

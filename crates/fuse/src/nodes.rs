@@ -59,7 +59,7 @@ impl<T> Sharded<T> {
 /// How the kernel knows an inode: [`HELD`], and a count.
 type Known = u32;
 
-/// The library counts it as in use.
+/// The library counts it as in use; of the past: the kernel may keep pages of it.
 const HELD: Known = 1 << 31;
 /// A count that could not be held any more stays: the inode is then known, and
 /// if need be in use, until the unmount.
@@ -114,6 +114,14 @@ impl Nodes {
             }
             _ => false,
         }
+    }
+    /// Those that are held.
+    pub fn held(&self) -> Vec<u64> {
+        let held = |shard: &Mutex<Map<Known>>| {
+            let map = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            map.iter().filter(|(_, known)| **known & HELD != 0).map(|(ino, _)| *ino).collect::<Vec<_>>()
+        };
+        self.0.shards.iter().flat_map(held).collect()
     }
     /// Empties the table and says which inodes were held.
     pub fn drain(&self) -> Vec<u64> {
@@ -375,7 +383,9 @@ mod tests {
         nodes.remember(5);
         nodes.remember(69);
         assert!(nodes.hold(69));
+        assert_eq!(nodes.held(), [69]);
         assert_eq!(nodes.drain(), [69]);
+        assert!(nodes.held().is_empty());
         assert!(!nodes.forget(5, 1));
     }
 

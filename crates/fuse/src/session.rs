@@ -178,7 +178,7 @@ impl Stopper {
     }
 }
 
-/// What the kernel keeps of a mounted volume and has not sent yet. Knows nothing once the session has ended.
+/// What the kernel keeps of a mounted volume. Knows nothing once the session has ended.
 #[derive(Clone)]
 pub struct Pages(Weak<Server>);
 
@@ -195,6 +195,14 @@ impl Pages {
     pub fn bring_in(&self) {
         if let Some(server) = self.0.upgrade() {
             server.bring_in_all();
+        }
+    }
+
+    /// Has the kernel drop what it keeps of states of the past: content, listings, link targets. To be called after something was
+    /// forgotten, and once more when what was asked for before that has been answered. By whom, see [`Pages::bring_in`].
+    pub fn drop_past(&self) {
+        if let Some(server) = self.0.upgrade() {
+            server.drop_past();
         }
     }
 }

@@ -18,7 +18,7 @@ pub trait Volume: Send + Sync {
     fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<ReadBytes>;
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
     fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    fn each_xattr(&self, at: At, ino: Ino, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<()>;
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
 
     fn create_with(&self, parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
@@ -112,8 +112,8 @@ impl Volume for Fs {
     fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.noting(at, ino, Self::getxattr(self, at, ino, name))
     }
-    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.noting(at, ino, Self::listxattr(self, at, ino))
+    fn each_xattr(&self, at: At, ino: Ino, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
+        self.noting(at, ino, Self::each_xattr(self, at, ino, each))
     }
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         Self::seek(self, at, ino, offset, what)

@@ -5,11 +5,12 @@
 mod common;
 
 use common::real::Real;
+use common::special::{Gate, Special};
 use common::toy::Toy;
 use common::{errno, missing, mount, raw};
 use nenrin_core::{At, MkfsOptions};
 use nenrin_format::{Cno, Ino};
-use nenrin_fuse::{Cache, MountError, MountOptions, Permissions, Session, SessionOptions, Volume};
+use nenrin_fuse::{Cache, MountError, MountOptions, Permissions, Session, SessionOptions};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -210,6 +211,7 @@ fn what_else_changes_a_file_opened_with_o_dsync_is_synced() {
     for change in changes {
         assert_eq!([0, libc::O_DSYNC, libc::O_SYNC].map(|flags| syncs(flags, change)), [0, 1, 1]);
     }
+    drop(from);
     m.end();
 }
 
@@ -293,82 +295,10 @@ fn nothing_stays_in_use() {
     wait(1);
 }
 
-/// A volume of which some calls do something else first.
-struct Special {
-    toy: Toy,
-    before_read: fn(),
-    before_write: Box<dyn Fn(Ino) + Send + Sync>,
-    /// Answers to syncs get lost on the way.
-    loses_syncs: bool,
-}
-
-macro_rules! pass_on {
-    ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
-        $(fn $name(&self, $($arg: $ty),*) $(-> $ret)? { self.toy.$name($($arg),*) })*
-    };
-}
-
-mod special {
-    use super::{Special, Volume};
-    use nenrin_core::*;
-    use nenrin_format::{Cno, Ino};
-
-    impl Volume for Special {
-        fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<nenrin_core::ReadBytes> {
-            (self.before_read)();
-            self.toy.read(at, ino, offset, bytes)
-        }
-        fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
-            (self.before_write)(ino);
-            self.toy.accept(ino, offset, data, writer)
-        }
-        fn fsync(&self, ino: Ino, done: Done) {
-            if !self.loses_syncs {
-                self.toy.fsync(ino, done);
-            }
-        }
-        pass_on! {
-            lookup(at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
-            getattr(at: At, ino: Ino) -> Result<Attr>;
-            readlink(at: At, ino: Ino) -> Result<Vec<u8>>;
-            readdir(at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
-            getxattr(at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-            listxattr(at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
-            seek(at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
-            create_with(parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
-            tmpfile_with(new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
-            link(ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr>;
-            unlink(parent: Ino, name: &[u8]) -> Result<()>;
-            rmdir(parent: Ino, name: &[u8]) -> Result<()>;
-            rename(from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()>;
-            setattr(ino: Ino, set: &SetAttr) -> Result<Attr>;
-            setxattr(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
-            setxattr_with_mode(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode, permissions: Option<u32>) -> Result<()>;
-            removexattr(ino: Ino, name: &[u8]) -> Result<()>;
-            retain(ino: Ino);
-            release(ino: Ino);
-            allocate(writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
-            copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, writer: Writer) -> Result<u64>;
-            hold_checkpoint(cno: Cno) -> Result<()>;
-            let_checkpoint_go(cno: Cno);
-            last_seen(ino: Ino) -> Result<Option<Cno>>;
-            flush(ino: Ino) -> Result<()>;
-            sync_all() -> Result<()>;
-            usage() -> Usage;
-            accessed(ino: Ino) -> Result<()>;
-            tick() -> Result<()>;
-        }
-    }
-}
-
 #[test]
 fn a_volume_that_panics_is_answered_for() {
-    let volume = Arc::new(Special {
-        toy: Toy::new(),
-        before_read: || panic!("this panic is part of the test"),
-        before_write: Box::new(|_| ()),
-        loses_syncs: true,
-    });
+    let before_read = || panic!("this panic is part of the test");
+    let volume = Arc::new(Special { before_read, loses_syncs: true, ..Special::new() });
     let Some(m) = mount(volume, At::Live, nothing) else { return };
     fs::write(m.join("f"), b"x").unwrap();
     let file = raw::open(&m.join("f"), libc::O_RDWR | libc::O_DIRECT, 0).unwrap();
@@ -386,15 +316,9 @@ fn many_who_wait_to_write_hold_up_nobody_who_does_not() {
         return; // Over io_uring as many may wait as there are entries.
     }
     const THREADS: usize = 4;
-    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let gate = Gate::default();
     let waits = gate.clone();
-    let before_write = move |_| drop(waits.1.wait_while(waits.0.lock().unwrap(), |open| !*open));
-    let volume = Arc::new(Special {
-        toy: Toy::new(),
-        before_read: || (),
-        before_write: Box::new(before_write),
-        loses_syncs: false,
-    });
+    let volume = Arc::new(Special { before_write: Box::new(move |_| waits.pass()), ..Special::new() });
     let few = |_: &mut MountOptions, s: &mut SessionOptions| (s.threads, s.threads_max) = (2, THREADS);
     let Some(m) = mount(volume, At::Live, few) else { return };
     let files: Vec<_> = (0..12).map(|n| fs::File::create(m.join(&format!("f{n}"))).unwrap()).collect();
@@ -409,13 +333,80 @@ fn many_who_wait_to_write_hold_up_nobody_who_does_not() {
         // Not awaited if it never is answered.
         thread::spawn(move || told.send(fs::metadata(path).is_err()));
         let answered = looked_up.recv_timeout(Duration::from_secs(20));
-        *gate.0.lock().unwrap() = true;
-        gate.1.notify_all();
+        gate.open();
         answered
     });
     assert_eq!(answered, Ok(true), "a name is looked up while many wait to write");
     drop(files);
     assert_eq!(fs::read(m.join("f11")).unwrap(), [1; 8192]);
+}
+
+/// Who is left to the thread behind those that serve, and syncs, is not to have it lead the commits of others, as long as these sync.
+#[test]
+fn a_sync_behind_a_change_holds_up_nobody_who_was_left() {
+    if common::way() != nenrin_fuse::Way::Classic {
+        return; // Nothing is left there.
+    }
+    const THREADS: usize = 4;
+    let [writes, leads] = [Gate::default(), Gate::default()];
+    let (waits, others) = (writes.clone(), leads.clone());
+    let (before_write, after_sync) = (move |_| waits.pass(), move || others.pass());
+    let volume = Special { before_write: Box::new(before_write), after_sync: Box::new(after_sync), ..Special::new() };
+    let few = |_: &mut MountOptions, s: &mut SessionOptions| (s.threads, s.threads_max) = (2, THREADS);
+    let Some(m) = mount(Arc::new(volume), At::Live, few) else { return };
+    let open = |name: &str, how: i32| raw::open(&m.join(name), libc::O_RDWR | libc::O_CREAT | how, 0o600).unwrap();
+    let files: Vec<_> = (0..THREADS - 2).map(|n| open(&format!("f{n}"), 0)).collect();
+    let synced = open("synced", libc::O_DSYNC);
+    let (told, made) = mpsc::channel();
+    let answered = thread::scope(|scope| {
+        files.iter().for_each(|file| _ = scope.spawn(|| file.write_at(&[1; 8192], 0).unwrap()));
+        let count = |of: &str| m.counts().into_iter().find(|(name, _)| *name == of).map_or(0, |(_, n)| n);
+        while count("Write") < files.len() as u64 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let path = m.join("new");
+        // Not awaited if they never are answered.
+        thread::spawn(move || {
+            raw::fallocate(&synced, 0, 0, 8192).unwrap();
+            told.send(fs::create_dir(path).is_ok())
+        });
+        let answered = made.recv_timeout(Duration::from_secs(20));
+        [writes, leads].iter().for_each(Gate::open);
+        answered
+    });
+    assert_eq!(answered, Ok(true), "a directory is made while somebody leads commits");
+    drop(files);
+    m.end();
+}
+
+/// The space of what was removed goes with the FORGET behind it, which may wait for room as a removal does.
+#[test]
+fn many_removals_whose_space_waits_hold_up_nobody() {
+    const THREADS: usize = 4;
+    let gate = Gate::default();
+    let waits = gate.clone();
+    let volume = Arc::new(Special { before_release: Box::new(move || waits.pass()), ..Special::new() });
+    let few = |_: &mut MountOptions, s: &mut SessionOptions| (s.threads, s.threads_max) = (2, THREADS);
+    let Some(m) = mount(volume.clone(), At::Live, few) else { return };
+    let path = m.join("");
+    let (told, looked_up) = mpsc::channel();
+    // Not awaited if it never is answered.
+    thread::spawn(move || {
+        let files: Vec<_> = (0..=THREADS).map(|n| path.join(format!("f{n}"))).collect();
+        files.iter().for_each(|file| fs::write(file, b"x").unwrap());
+        for file in &files {
+            fs::remove_file(file).unwrap();
+            thread::sleep(Duration::from_millis(30));
+        }
+        told.send(fs::metadata(path.join("nobody asked for it yet")).is_err())
+    });
+    let answered = looked_up.recv_timeout(Duration::from_secs(20));
+    let unnamed = volume.toy.unnamed();
+    gate.open();
+    assert_eq!(answered, Ok(true), "a name is looked up while the space of removed files waits");
+    assert_eq!(unnamed, THREADS + 1, "nothing was let go so far");
+    m.end();
+    assert_eq!(volume.toy.inodes_and_uses(), (1, 0), "what waited is let go before the session has ended");
 }
 
 /// Who asks where a file has data, of which the kernel has yet to send some, holds up no rename of another file.
@@ -424,12 +415,7 @@ fn a_rename_waits_for_the_pages_of_its_own_file() {
     let gate = Arc::new((Mutex::new(None), Condvar::new()));
     let waits = gate.clone();
     let before_write = move |ino: Ino| drop(waits.1.wait_while(waits.0.lock().unwrap(), |kept| *kept == Some(ino)));
-    let volume = Arc::new(Special {
-        toy: Toy::new(),
-        before_read: || (),
-        before_write: Box::new(before_write),
-        loses_syncs: false,
-    });
+    let volume = Arc::new(Special { before_write: Box::new(before_write), ..Special::new() });
     let Some(m) = mount(volume, At::Live, |_, s| s.cache = Cache::WriteBack) else { return };
     fs::write(m.join("target"), b"old").unwrap();
     let open =

@@ -6,6 +6,7 @@ mod common;
 
 use common::raw;
 use common::real::Real;
+use common::special::{Gate, Special};
 use common::suite::{content, names};
 use common::toy::Toy;
 use common::{Mounted, errno, mount, noise};
@@ -277,6 +278,28 @@ fn the_end_comes_at_any_time() {
         m.end();
         drop(on);
     }
+}
+
+/// Who syncs behind a change and then leads for others keeps no answer until they have what they want.
+#[test]
+fn a_sync_behind_a_change_is_answered_before_others_are_led() {
+    let leads = Gate::default();
+    let others = leads.clone();
+    let volume = Arc::new(Special { after_sync: Box::new(move || others.pass()), ..Special::new() });
+    let Some((m, on)) = mounted(volume) else { return };
+    let how = libc::O_RDWR | libc::O_CREAT | libc::O_DSYNC;
+    let [file, other] = ["f", "g"].map(|name| raw::open(&m.join(name), how, 0o600).unwrap());
+    let (told, answered) = std::sync::mpsc::channel();
+    // Not awaited if they never are answered.
+    thread::spawn(move || {
+        told.send(raw::fallocate(&file, 0, 0, 8192).is_ok()).unwrap();
+        told.send(raw::copy_file_range(&file, 0, &other, 0, 8192).is_ok())
+    });
+    let answers: Vec<_> = (0..2).map(|_| answered.recv_timeout(Duration::from_secs(20))).collect();
+    leads.open();
+    assert_eq!(answers, [Ok(true), Ok(true)]);
+    m.end();
+    drop(on);
 }
 
 #[test]

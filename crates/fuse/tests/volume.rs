@@ -7,7 +7,8 @@ mod common;
 use common::real::{Real, contents};
 use common::slow::{Slow, forget_pages, read_at_once};
 use common::suite::{content, names, owners, space};
-use common::{mount, raw};
+use common::toy::Toy;
+use common::{errno, mount, raw};
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::{At, MkfsOptions};
 use nenrin_device::BlockDevice;
@@ -340,4 +341,26 @@ fn copies_in_a_tick_leave_the_times_to_the_kernel() {
         assert_eq!((mtime.0, mtime.1, ctime.0, ctime.1), *then, "{name}");
     }
     fs.close().unwrap();
+}
+
+/// Names of attributes that are more than the kernel gives anybody, or than fit the buffer, are not all collected.
+#[test]
+fn a_list_of_attributes_ends_where_it_is_too_long() {
+    let toy = Arc::new(Toy::new());
+    let Some(mounted) = mount(toy.clone(), At::Live, |_, _| ()) else { return };
+    let path = mounted.join("f");
+    fs::write(&path, b"").unwrap();
+    let set = |n: usize| raw::setxattr(&path, &format!("user.{n:0>235}"), b"", 0).unwrap();
+    let given = || toy.names_given.swap(0, std::sync::atomic::Ordering::Relaxed);
+    (0..200).for_each(set);
+    given();
+    assert_eq!((raw::listxattr_sized(&path, 0).unwrap(), given()), (200 * 241, 200));
+    assert_eq!((raw::listxattr(&path).unwrap().len(), given()), (200, 200));
+    assert_eq!((errno(raw::listxattr_sized(&path, 1000)), given()), (libc::ERANGE, 5));
+    (200..1000).for_each(set);
+    given();
+    // As of any file system.
+    assert_eq!((raw::listxattr_sized(&path, 0).unwrap(), given()), (65_536, 272));
+    assert_eq!((errno(raw::listxattr(&path)), given()), (libc::E2BIG, 272));
+    mounted.end();
 }

@@ -30,7 +30,7 @@ pub const COMMAND: Command = Command {
             Only root may, and who mounted the volume where all of it is his: where root mounted it, root alone. What it cannot\n\
             reach: blocks that a copy made by cp or restore shares (it is named), what a flash device keeps besides, devices that\n\
             were removed or replaced before, what lies behind the end of a device that was made shorter, copies that the host or\n\
-            a backup made, and memory of programs and of the kernel, whose cache of past states goes with the next unmount.",
+            a backup made, and memory of programs and of the kernel, which drops what it keeps of past states.",
     examples: &[
         ("forget ~/work/secret.txt", "lists what goes, asks, forgets and wipes"),
         ("forget --yes ~/work/gone.txt", "what was removed long ago, too"),

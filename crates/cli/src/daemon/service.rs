@@ -271,8 +271,12 @@ impl Service {
 
     /// Has the kernel send what it keeps of files that are open: what is said to be there then has it.
     pub(super) fn bring_in(&self) {
+        self.each_pages(Pages::bring_in);
+    }
+
+    fn each_pages(&self, what: fn(&Pages)) {
         let all: Vec<Pages> = self.lock().mounts.iter().map(|m| m.pages.clone()).collect();
-        all.iter().for_each(Pages::bring_in);
+        all.iter().for_each(what);
     }
 
     /// Whether no mount is left; from then on there will be none.
@@ -575,7 +579,12 @@ impl Service {
             Request::ForgetStep { bytes } => {
                 let fs = self.fs()?;
                 let status = fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?;
-                Ok(Answer::of(report::forget(&fs, status)))
+                let data = report::forget(&fs, status);
+                if data.done {
+                    // What was listed or read as it was forgotten was answered after that.
+                    self.each_pages(Pages::drop_past);
+                }
+                Ok(Answer::of(data))
             }
             Request::Replace { old, new, uuid } => self.replace(&old, &new, uuid),
             Request::ReplaceCancel => self.stop_replacing(),
@@ -636,9 +645,12 @@ impl Service {
                 Err(Error::ForgetInUse(_)) if begin.elapsed() < FORGET_WAIT => {
                     std::thread::sleep(std::time::Duration::from_millis(50));
                 }
-                other => break other.map_err(plain)?,
+                other => break other,
             }
         };
+        // Also of a part of it.
+        self.each_pages(Pages::drop_past);
+        let forgotten = forgotten.map_err(plain)?;
         self.log.line(&format!("forgetting {forgotten} files and directories"));
         Ok(Answer::of(forgotten))
     }

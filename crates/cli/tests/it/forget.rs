@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
 use crate::common::*;
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
 /// Bytes in a row that nothing else has: 16 of 0xe0 to 0xef, here as parts of UTF-8 too.
@@ -253,7 +253,8 @@ fn what_a_renamed_directory_has_got_since_is_told() {
     assert_eq!(leaks(&place.path("image"), "").0, 0);
 }
 
-/// Nor is it shown by a mount of a state, whose names and attributes the kernel was told before.
+/// Nor is it shown by a mount of a state, or inside the live one, of which the kernel was told names and attributes before, and keeps
+/// listings and content.
 #[test]
 fn a_mount_of_the_past_shows_it_no_more() {
     if !can_mount() {
@@ -263,13 +264,37 @@ fn a_mount_of_the_past_shows_it_no_more() {
     place.mount("checkpoint=0").ok();
     let secret = place.path("mnt/secret");
     fs::write(&secret, "secret").unwrap();
+    fs::write(place.path("mnt/other"), "other").unwrap();
+    fs::create_dir(place.path("mnt/dir")).unwrap();
+    fs::hard_link(&secret, place.path("mnt/dir/linked")).unwrap();
     nenrin(["snapshot", "create", &place.text("mnt"), "one"]).ok();
     let past = place.sub("past");
     nenrin(["mount", "-o", "at=one", &place.image(), &past]).ok();
-    let then = Path::new(&past).join("secret");
-    assert_eq!(fs::read_to_string(&then).unwrap(), "secret");
+    let states = [Path::new(&past).to_owned(), place.path("mnt/.nenrin/at/one")];
+    let listed = |dir: &Path| -> Vec<String> {
+        let names = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+        names.sort();
+        names
+    };
+    let mut open = Vec::new();
+    for state in &states {
+        assert_eq!(listed(state), ["dir", "other", "secret"]);
+        assert_eq!(listed(&state.join("dir")), ["linked"]);
+        let file = File::open(state.join("secret")).unwrap();
+        file.read_exact_at(&mut [0; 6], 0).unwrap();
+        assert_eq!(fs::read_to_string(state.join("other")).unwrap(), "other");
+        open.push(file);
+    }
     fs::remove_file(&secret).unwrap();
+    fs::remove_file(place.path("mnt/dir/linked")).unwrap();
     nenrin(["forget", "--yes", secret.to_str().unwrap()]).ok();
-    wait_until("the past has forgotten it", || fs::read_to_string(&then).is_err());
+    for (state, file) in states.iter().zip(&open) {
+        assert_eq!((listed(state), listed(&state.join("dir"))), (vec!["dir".into(), "other".into()], Vec::new()));
+        assert!(file.read_at(&mut [0; 6], 0).is_err(), "what was open shows it");
+        wait_until("the past has forgotten it", || fs::read_to_string(state.join("secret")).is_err());
+        assert_eq!(fs::read_to_string(state.join("other")).unwrap(), "other");
+    }
+    drop(open);
     nenrin(["umount", &past]).ok();
 }

@@ -167,19 +167,40 @@ impl Fs {
         }
     }
 
-    /// Names of all extended attributes.
+    /// Names of all extended attributes, in memory for all of them: for one whose attributes may be very many see [`Fs::each_xattr`].
     ///
     /// # Errors
     /// [`Error::NotFound`].
     pub fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let inode = self.lock().state.view(at)?.inode(ino)?;
-        let mut names: Vec<Vec<u8>> = inode.history().map(|_| HISTORY_XATTR.to_vec()).into_iter().collect();
-        let mut next = (inode.flags & INODE_XATTR != 0).then(|| Key::new(ino, Kind::Xattr, 0, 0));
+        let mut names = Vec::new();
+        self.each_xattr(at, ino, &mut |name| {
+            names.push(name.to_vec());
+            true
+        })?;
+        Ok(names)
+    }
+
+    /// Gives the names of all extended attributes to `each`, until that has enough. It is not to call the library.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn each_xattr(&self, at: At, ino: Ino, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
+        let (history, mut next) = self.xattrs_begin(at, ino)?;
+        if history.is_some() && !each(HISTORY_XATTR) {
+            return Ok(());
+        }
         while let Some(from) = next {
             // Others come in between.
-            next = self.lock().list_some(at, &from, &mut names)?;
+            next = self.lock().list_some(at, &from, each)?;
         }
-        Ok(names)
+        Ok(())
+    }
+
+    /// What is kept of the history of an inode, which is one of its attributes, and where the others begin.
+    pub(super) fn xattrs_begin(&self, at: At, ino: Ino) -> Result<(Option<Keep>, Option<Key>)> {
+        let inode = self.lock().state.view(at)?.inode(ino)?;
+        let begin = (inode.flags & INODE_XATTR != 0).then(|| Key::new(ino, Kind::Xattr, 0, 0));
+        Ok((inode.history(), begin))
     }
 
     /// Sets an extended attribute.
@@ -392,8 +413,8 @@ impl Inner {
         Ok(slot.map(|(_, v)| XattrPiece::decode(&v).map_or(0, |p| p.value_bytes as usize)))
     }
 
-    /// Adds names of attributes from this key on, some at a time; where to go on.
-    fn list_some(&self, at: At, from: &Key, names: &mut Vec<Vec<u8>>) -> Result<Option<Key>> {
+    /// Gives names of attributes from this key on to `each`, some at a time; where to go on, unless that has enough.
+    pub(super) fn list_some(&self, at: At, from: &Key, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<Option<Key>> {
         let to = Key { off: u64::MAX, ..*from };
         let (mut left, mut next) = (NAMES_AT_ONCE, None);
         self.state.view(at)?.scan(from, &to, &mut |key, v| {
@@ -402,10 +423,10 @@ impl Inner {
                 return ControlFlow::Break(());
             }
             left -= 1;
-            if let Ok(p) = XattrPiece::decode(v) {
-                names.push(p.name.to_vec());
+            match XattrPiece::decode(v) {
+                Ok(p) if !each(p.name) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
             }
-            ControlFlow::Continue(())
         })?;
         Ok(next.map(|key: Key| Key { off: key.off, ..*from }))
     }

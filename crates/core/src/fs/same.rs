@@ -1,8 +1,8 @@
-//! Whether two files have the same content, now or in states of the past. What both share is not read.
+//! Whether two files have the same content and attributes, now or in states of the past. What both share is not read.
 
 use super::read::Source;
 use super::{Fs, Inner};
-use crate::{At, Result};
+use crate::{At, Error, Result};
 use nenrin_format::{BLOCK_BYTES, Ino};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -58,6 +58,52 @@ impl Fs {
             }
             at = end;
         }
+    }
+
+    /// Whether two inodes have the same extended attributes. Some names are looked at at a time, and one value of each; between them
+    /// `goes_on` is asked, as above.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; what reading says.
+    pub fn has_same_xattrs(
+        &self,
+        one: (At, Ino),
+        other: (At, Ino),
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<bool>> {
+        let [(history, mut next), (other_history, mut next_other)] =
+            [self.xattrs_begin(one.0, one.1)?, self.xattrs_begin(other.0, other.1)?];
+        let (mut count, mut other_count) = (0, 0);
+        while let Some(from) = next {
+            let mut names: Vec<Vec<u8>> = Vec::new();
+            next = self.lock().list_some(one.0, &from, &mut |name| {
+                names.push(name.to_vec());
+                true
+            })?;
+            count += names.len();
+            for name in names {
+                if !goes_on() {
+                    return Ok(None);
+                }
+                let value = self.getxattr(one.0, one.1, &name)?;
+                match self.getxattr(other.0, other.1, &name) {
+                    Ok(other_value) if other_value == value => {}
+                    Ok(_) | Err(Error::NoAttribute) => return Ok(Some(false)),
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        // The other has all of these: as many are all of its own.
+        while let Some(from) = next_other {
+            if !goes_on() {
+                return Ok(None);
+            }
+            next_other = self.lock().list_some(other.0, &from, &mut |_| {
+                other_count += 1;
+                other_count <= count
+            })?;
+        }
+        Ok(Some(history == other_history && count == other_count))
     }
 }
 

@@ -664,4 +664,52 @@ fn very_many_attributes_are_listed() {
     };
     assert_eq!(listed(At::Live), (2000..3000).map(name).collect::<Vec<_>>());
     assert_eq!(listed(then), (0..3000).map(name).collect::<Vec<_>>());
+    // Who has enough gets no more.
+    for most in [1, 512, 700] {
+        let mut count = 0;
+        fs.each_xattr(then, ino, &mut |_| {
+            count += 1;
+            count < most
+        })
+        .unwrap();
+        assert_eq!(count, most);
+    }
+}
+
+/// Attributes are compared some at a time, each with its value, now and in the past.
+#[test]
+fn very_many_attributes_are_compared() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let [a, b] = [b"a", b"b"].map(|name| fs.create(Ino::ROOT, name, &crate::common::file(0o600)).unwrap().ino);
+    let name = |n: usize| format!("user.attribute-{n:05}").into_bytes();
+    let set = |ino, n: usize, value: &[u8]| fs.setxattr(ino, &name(n), value, XattrMode::Any).unwrap();
+    let same = |one, other| fs.has_same_xattrs(one, other, &mut || true).unwrap().unwrap();
+    let both = || [same((At::Live, a), (At::Live, b)), same((At::Live, b), (At::Live, a))];
+    assert_eq!(both(), [true; 2], "none");
+    (0..1500).for_each(|n| set(a, n, b"1"));
+    assert_eq!(both(), [false; 2]);
+    (0..1500).rev().for_each(|n| set(b, n, b"1"));
+    assert_eq!(both(), [true; 2]);
+    let then = At::Past(fs.checkpoint_create(None).unwrap().cno);
+    let changes: [&dyn Fn(); 2] = [&|| set(b, 1400, b"2"), &|| set(b, 1500, b"1")];
+    for change in changes {
+        change();
+        assert_eq!(both(), [false; 2]);
+        assert!(same((At::Live, a), (then, b)) && !same((then, b), (At::Live, b)));
+        set(b, 1400, b"1");
+    }
+    fs.removexattr(b, &name(7)).unwrap();
+    assert_eq!(both(), [false; 2], "as many, and others");
+    set(b, 7, b"1");
+    fs.removexattr(b, &name(1500)).unwrap();
+    assert_eq!(both(), [true; 2]);
+    fs.setxattr(b, HISTORY_XATTR, b"none", XattrMode::Any).unwrap();
+    assert_eq!(both(), [false; 2]);
+    let mut asked = 0;
+    let ended = fs.has_same_xattrs((then, a), (then, b), &mut || {
+        asked += 1;
+        asked < 600
+    });
+    assert_eq!((ended.unwrap(), asked), (None, 600), "who does not want to know any more is noticed");
 }

@@ -2,6 +2,7 @@
 //! change of content takes away.
 
 use super::files::handle_number;
+use super::names::Waiter;
 use super::{Result, Server, caller};
 use crate::acl;
 use crate::perm::{self, Caller};
@@ -10,6 +11,7 @@ use crate::proto::reply;
 use crate::proto::request::Setattr;
 use nenrin_core::{At, Attr, FileKind, SetAttr, SetTime};
 use nenrin_format::Ino;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -69,6 +71,29 @@ impl Server {
         let grants = set.size.is_none() && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some());
         let waits = grants && !self.agreed.writeback() && self.may_wait(ino);
         waits.then_some(ino).into_iter().collect()
+    }
+
+    /// Whether a time is set of a file of which the kernel may keep content, which would count as a change of later when it comes. As
+    /// above, under writeback the kernel sends it before.
+    fn is_dated(&self, ino: u64, set: &SetAttr) -> bool {
+        let dates = set.size.is_none() && matches!(set.mtime, Some(SetTime::At(_)));
+        dates && !self.agreed.writeback() && self.may_wait(ino)
+    }
+
+    /// Runs a change of attributes, when what has to come in before it has.
+    pub(super) fn with_pages_for(self: &Arc<Self>, ino: u64, set: &SetAttr, change: impl FnOnce() + Send + 'static) {
+        let granted = self.granted_by_attributes(ino, set);
+        if !granted.is_empty() || !self.is_dated(ino, set) {
+            return self.with_pages(&granted, change);
+        }
+        let server = self.clone();
+        // A time alone takes no place from who protects content, and no name waits for it.
+        self.after_pages(Waiter::Seek, move |waits| {
+            if waits {
+                server.drop_pages(ino);
+            }
+            change();
+        });
     }
 
     pub(super) fn setattr(&self, head: &InHeader, change: &Setattr) -> Result<AttrOut> {
@@ -170,7 +195,32 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing;
     use super::*;
+    use crate::init::Wishes;
+    use nenrin_format::Time;
+
+    #[test]
+    fn what_a_change_of_attributes_waits_for() {
+        for writeback in [false, true] {
+            let (_, server, _) = testing::server(Wishes { writeback, acl: true, rings: false, page_bytes: 4096 });
+            server.open_files.open(7, 0, true);
+            server.open_files.open(8, 0, false);
+            let waits = |set: SetAttr| {
+                let of = |ino| (!server.granted_by_attributes(ino, &set).is_empty(), server.is_dated(ino, &set));
+                assert!(writeback || of(8) == (false, false), "nobody maps it");
+                of(7)
+            };
+            let none = SetAttr::default;
+            let (then, now) = (Some(SetTime::At(Time(1))), Some(SetTime::Now));
+            assert_eq!(waits(SetAttr { mode: Some(0o644), ..none() }), (!writeback, false));
+            assert_eq!(waits(SetAttr { atime: now, mtime: then, ..none() }), (false, !writeback));
+            assert_eq!(waits(SetAttr { mtime: now, ..none() }), (false, false), "what comes later is later");
+            assert_eq!(waits(SetAttr { atime: then, ..none() }), (false, false));
+            let cut = SetAttr { mtime: then, size: Some(5), ..none() };
+            assert_eq!(waits(cut), (false, false), "nothing comes before the answer");
+        }
+    }
 
     #[test]
     fn what_counts_as_privileged() {

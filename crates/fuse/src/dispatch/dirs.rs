@@ -19,6 +19,7 @@ impl Server {
     pub(super) fn readdir(&self, head: &InHeader, cookie: u64, bytes: u32) -> Result<Vec<u8>> {
         self.check(head, head.nodeid, perm::READ)?;
         let mut listing = Listing::new((bytes as usize).min(TRANSFER_BYTES_MAX));
+        self.keeps_pages(head.nodeid);
         self.entries(head.nodeid, cookie, &mut |e: DirEntry| listing.push(e.ino.0, e.cookie, e.kind, &e.name))?;
         self.listed(head.nodeid, cookie);
         Ok(listing.into_bytes())
@@ -52,6 +53,7 @@ impl Server {
         // The library is not called from within its own call.
         let mut entries = Vec::new();
         let mut left = bytes;
+        self.keeps_pages(head.nodeid);
         self.entries(head.nodeid, cookie, &mut |e: DirEntry| {
             match left.checked_sub(Listing::bytes_for(&e.name, true)) {
                 Some(rest) => left = rest,

@@ -111,6 +111,7 @@ impl Server {
     pub(super) fn read(&self, ino: u64, offset: u64, bytes: u32, flags: u32) -> Result<ReadBytes> {
         let bytes = (bytes as usize).min(TRANSFER_BYTES_MAX);
         let place = self.place(ino)?;
+        self.keeps_pages(ino);
         let content = self.volume.read(place.at, place.ino, offset, bytes)?;
         if flags & libc::O_NOATIME as u32 == 0 {
             self.accessed(ino);
@@ -178,10 +179,17 @@ impl Server {
         }
         // The kernel asks only where all that it kept has come in, and tells what was lost before by itself.
         self.open_files.take_lost(ino);
-        let ino = Ino(ino);
-        let done: Done = Box::new(move |result| reply.done(result));
+        self.sync(Ino(ino), Box::new(move |result| reply.done(result)), syncs);
+    }
+
+    /// Has a file made durable, as far as the calling thread may see to that.
+    fn sync(&self, ino: Ino, done: Done, syncs: &Syncs<'_>) {
         let (leaders, waits) = match syncs {
             Syncs::Led => return self.volume.fsync(ino, done),
+            Syncs::Apart => {
+                let volume = self.volume.clone();
+                return self.apart.run(move || volume.fsync(ino, done));
+            }
             Syncs::Once(leaders) => {
                 if self.volume.fsync_once(ino, done) {
                     leaders.call();
@@ -273,7 +281,14 @@ impl Server {
         self.open_files.may_wait(ino, self.agreed.writeback())
     }
 
-    pub(super) fn copy_file_range(self: &Arc<Self>, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {
+    pub(super) fn copy_file_range(
+        self: &Arc<Self>,
+        head: &InHeader,
+        args: &CopyFileRangeIn,
+        wide: bool,
+        reply: Reply,
+        syncs: &Syncs<'_>,
+    ) {
         let answer = move |copied: Result<u64>| match copied {
             Err(e) => reply.error(e),
             Ok(bytes) if wide => reply.value(&CopyFileRangeOut { bytes }).whatever(),
@@ -281,14 +296,16 @@ impl Server {
             Ok(bytes) => reply.value(&WriteOut { size: bytes as u32, padding: 0 }).whatever(),
         };
         let (server, to) = (self.clone(), args.nodeid_out);
-        let range = Some((args.offset_out, args.offset_out.checked_add(args.len)));
-        self.answer_changed(to, args.fh_out, self.copy(head, args, wide), move |copied| {
-            server.answer_part(to, range, copied, answer);
+        let (from, asked) = (args.offset_out, args.len);
+        self.answer_changed(to, args.fh_out, self.copy(head, args, wide), syncs, move |copied| {
+            // One that failed behind what it tells of may have changed some of the rest.
+            let told = *copied.as_ref().unwrap_or(&0);
+            let rest = (from.saturating_add(told), from.checked_add(asked));
+            server.answer_short(to, told < asked, Some(rest), || answer(copied));
         });
     }
 
-    /// Answers a change of which a part may be done where it failed. The kernel takes that for nothing: so it is told that what it knows
-    /// of the attributes is out of date, and has to drop these pages, up to the end that is given, once it has the answer.
+    /// Answers a change of which a part may be done where it failed.
     pub(super) fn answer_part<T>(
         self: &Arc<Self>,
         ino: u64,
@@ -296,12 +313,18 @@ impl Server {
         changed: Result<T>,
         answer: impl FnOnce(Result<T>),
     ) {
-        let failed = changed.is_err() && self.changeable().is_ok();
-        if failed {
+        self.answer_short(ino, changed.is_err(), pages, || answer(changed));
+    }
+
+    /// Answers a change. One that is `short` may have done more than the kernel takes it for: so it is told that what it knows of the
+    /// attributes is out of date, and has to drop these pages, up to the end that is given, once it has the answer.
+    fn answer_short(self: &Arc<Self>, ino: u64, short: bool, pages: Option<(u64, Option<u64>)>, answer: impl FnOnce()) {
+        let is_short = short && self.changeable().is_ok();
+        if is_short {
             self.drop_attributes(ino);
         }
-        answer(changed);
-        if let Some((from, to)) = pages.filter(|_| failed) {
+        answer();
+        if let Some((from, to)) = pages.filter(|_| is_short) {
             let server = self.clone();
             self.pages.run(move || _ = server.drop_pages_of(ino, false, from, to));
         }
@@ -313,12 +336,13 @@ impl Server {
         ino: u64,
         fh: u64,
         changed: Result<T>,
+        syncs: &Syncs<'_>,
         answer: impl FnOnce(Result<T>) + Send + 'static,
     ) {
         match changed {
             Ok(value) if fh & HANDLE_SYNCS != 0 => {
                 let done = move |result: nenrin_core::Result<()>| answer(result.map(|()| value).map_err(Errno::from));
-                self.volume.fsync(Ino(ino), Box::new(done));
+                self.sync(Ino(ino), Box::new(done), syncs);
             }
             changed => answer(changed),
         }

@@ -3,7 +3,9 @@
 //! Invariants
 //! 1. A serving thread waits for nothing but the library: what may take the
 //!    kernel to finish (dropping pages) or long by itself (whole-volume syncs)
-//!    goes to a helper thread, and fsync answers when its commit is done.
+//!    goes to a helper thread, and fsync answers when its commit is done. What
+//!    may wait for room takes a seat, of which there are fewer than threads, or
+//!    goes to a helper, as what FORGET lets go does.
 //! 2. Every reply that gives the kernel a reference to an inode was counted
 //!    before it was sent, and is counted back if the kernel did not take it.
 //! 3. A session over a past state, or a read-only one, reaches no call of the
@@ -30,7 +32,7 @@ pub(crate) use past::PAST_VALID;
 
 use crate::acl::Acl;
 use crate::errno::Errno;
-use crate::helper::Helper;
+use crate::helper::{Apart, Helper};
 use crate::init::{Agreed, TRANSFER_BYTES_MAX};
 use crate::nodes::{Nodes, OpenFiles};
 use crate::notify::Notifier;
@@ -63,6 +65,8 @@ type Result<T> = std::result::Result<T, Errno>;
 pub(crate) enum Syncs<'a> {
     /// Lead commits, for as long as others ask.
     Led,
+    /// Nothing: others count on it, so another does.
+    Apart,
     /// Lead one, and have these lead what is left.
     Once(&'a Arc<Leaders>),
     /// Wait, but not lead.
@@ -107,6 +111,8 @@ pub(crate) struct Server {
     crowded: AtomicBool,
     requests: Requests,
     nodes: Nodes,
+    /// What it knows of states of the past, and of which of that it may keep pages (the held ones).
+    past_nodes: Nodes,
     views: Views,
     open_files: OpenFiles,
     plain_directories: PlainDirectories,
@@ -118,6 +124,10 @@ pub(crate) struct Server {
     behind: Helper,
     /// Requests with data that it has taken.
     left_with_data: AtomicUsize,
+    /// Leads commits for what it was left.
+    apart: Apart,
+    /// Lets inodes go that the kernel knows no more: that may wait for long, and there are as many as there were removals.
+    letting_go: Helper,
 }
 
 /// Whether an operation waits for more than the device: it changes the volume, and is no sync.
@@ -180,6 +190,11 @@ fn checked_name(name: &[u8]) -> Result<&[u8]> {
 
 impl Server {
     pub fn new(volume: Arc<dyn Volume>, behaviour: Behaviour, agreed: Agreed, notifier: Notifier) -> Self {
+        let past_nodes = Nodes::new();
+        if behaviour.at != At::Live {
+            // The root it knows without asking.
+            past_nodes.remember(ROOT_NODE);
+        }
         Self {
             volume,
             behaviour,
@@ -192,6 +207,7 @@ impl Server {
             crowded: AtomicBool::new(false),
             requests: Requests::new(),
             nodes: Nodes::new(),
+            past_nodes,
             views: Views::new(RandomState::new().hash_one(ROOT_NODE) as u32),
             open_files: OpenFiles::new(),
             plain_directories: PlainDirectories::new(),
@@ -199,6 +215,8 @@ impl Server {
             changing: AtomicUsize::new(0),
             behind: Helper::new(),
             left_with_data: AtomicUsize::new(0),
+            apart: Apart::default(),
+            letting_go: Helper::new(),
         }
     }
 
@@ -245,7 +263,7 @@ impl Server {
                 let (server, mut request) = (self.clone(), received.take());
                 return self.behind.run(move || {
                     server.left_with_data.fetch_sub(usize::from(!request.data().is_empty()), Ordering::Relaxed);
-                    server.answer(&mut request, reply, &Syncs::Led);
+                    server.answer(&mut request, reply, &Syncs::Apart);
                 });
             }
             seat => seat.flatten(),
@@ -306,12 +324,12 @@ impl Server {
             }
             Op::Setattr(change) => {
                 let (server, cut) = (self.clone(), change.set.size.map(|size| (size, None)));
-                self.with_pages(&self.granted_by_attributes(node, &change.set), move || {
+                let set = change.set;
+                self.with_pages_for(node, &set, move || {
                     let asked = reply.asked();
                     server.open_files.begin_change(node);
                     server.answer_part(node, cut, server.setattr(&head, &change), |result| reply.result(result));
                     // What the kernel sends of the times alone it asks nothing by.
-                    let set = &change.set;
                     if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
                         server.open_files.answered(node, asked);
                     }
@@ -346,12 +364,12 @@ impl Server {
             Op::Fallocate { fh, offset, bytes, mode } => {
                 let allocated = self.fallocate(&head, offset, bytes, mode);
                 let (server, range) = (self.clone(), Some((offset, offset.checked_add(bytes))));
-                self.answer_changed(node, fh, allocated, move |result| {
+                self.answer_changed(node, fh, allocated, syncs, move |result| {
                     server.answer_part(node, range, result, |result| reply.done(result));
                 });
             }
             Op::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
-            Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply),
+            Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply, syncs),
             Op::Readdir { cookie, bytes } => {
                 reply.result_bytes(self.readdir(&head, cookie, bytes));
             }
@@ -384,9 +402,12 @@ impl Server {
     pub fn let_go(&self) {
         // It may still leave something to the others.
         self.behind.finish();
+        self.apart.finish();
         self.names.finish();
         self.pages.finish();
         self.helper.finish();
+        // The others may have given it something.
+        self.letting_go.finish();
         self.nodes.drain().into_iter().for_each(|ino| self.volume.release(Ino(ino)));
         self.views.drain(&*self.volume);
     }
@@ -396,15 +417,31 @@ impl Server {
     fn remember(&self, id: u64) {
         match Node::of(id) {
             Node::Own(_) if self.behaviour.at == At::Live => self.nodes.remember(id),
-            Node::Past(view, _) => self.views.remember(view),
+            Node::Own(_) => self.past_nodes.remember(id),
+            Node::Past(view, _) => {
+                self.past_nodes.remember(id);
+                self.views.remember(view);
+            }
             _ => {}
         }
     }
 
+    /// Counts back. FORGET comes unasked and without end, so nothing is waited for: not for room, by which the space of what was removed
+    /// is let go.
     fn forget(&self, id: u64, lookups: u64) {
         match Node::of(id) {
-            Node::Own(ino) if self.nodes.forget(id, lookups) => self.volume.release(ino),
-            Node::Past(view, _) => self.views.forget(&*self.volume, view, lookups),
+            Node::Own(ino) if self.behaviour.at == At::Live => {
+                let was_held = self.nodes.forget(id, lookups);
+                if was_held {
+                    let volume = self.volume.clone();
+                    self.letting_go.run(move || volume.release(ino));
+                }
+            }
+            Node::Own(_) => _ = self.past_nodes.forget(id, lookups),
+            Node::Past(view, _) => {
+                let _ = self.past_nodes.forget(id, lookups);
+                self.views.forget(&*self.volume, view, lookups);
+            }
             _ => {}
         }
     }

@@ -18,7 +18,7 @@ const CHANGE: u32 = perm::WRITE | perm::EXECUTE;
 pub(super) enum Waiter {
     /// A change of names or permissions.
     Change,
-    /// Who looks for holes.
+    /// Who looks for holes, or sets a time.
     Seek,
     /// Who writes to a full volume.
     Write,
@@ -79,6 +79,7 @@ impl Server {
 
     pub(super) fn readlink(&self, id: u64) -> Result<Vec<u8>> {
         let place = self.place(id)?;
+        self.keeps_pages(id);
         let target = self.volume.readlink(place.at, place.ino)?;
         self.accessed(id);
         Ok(target)

@@ -59,6 +59,19 @@ impl Server {
         }
     }
 
+    /// The kernel is about to be given what a node holds, and may keep that for as long as it knows it. The past does not change: so of
+    /// that it is told when something is forgotten, and else never.
+    pub(super) fn keeps_pages(&self, id: u64) {
+        let is_past = self.behaviour.at != At::Live || past::is_past(id);
+        let _ = is_past && self.past_nodes.hold(id);
+    }
+
+    /// Has the kernel drop what it keeps of states of the past. Only for a thread that serves no request (invariant 1 of the module
+    /// above), after something was forgotten; what was read before that, and is answered meanwhile, takes another call.
+    pub fn drop_past(&self) {
+        self.past_nodes.held().into_iter().for_each(|id| self.drop_pages(id));
+    }
+
     /// How long the kernel may believe what it is told of a node.
     pub(super) fn valid(&self, id: u64) -> Duration {
         if past::is_past(id) { PAST_VALID.min(self.behaviour.valid) } else { self.behaviour.valid }
@@ -287,20 +300,25 @@ impl Server {
         Ok(self.volume.getxattr(place.at, place.ino, name)?)
     }
 
-    /// The names of the extended attributes of a node.
-    pub(super) fn shown_xattrs(&self, id: u64) -> Result<Vec<Vec<u8>>> {
+    /// Gives the names of the extended attributes of a node to `each`, until that has enough.
+    pub(super) fn shown_xattrs(&self, id: u64, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
         if let Node::Made(_) = Node::of(id) {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let place = self.place(id)?;
-        let mut names = self.volume.listxattr(place.at, place.ino)?;
-        if place.view.is_some() {
-            names.retain(|n| n != b"security.capability");
+        let (mut has_list, mut goes_on) = (false, true);
+        self.volume.each_xattr(place.at, place.ino, &mut |name| {
+            // The library is not called from within its own call.
+            let waits = name == acl::ACCESS;
+            has_list |= waits;
+            let is_hidden = place.view.is_some() && name == b"security.capability";
+            goes_on = waits || is_hidden || each(name);
+            goes_on
+        })?;
+        if has_list && goes_on && self.acl_counts(place)? {
+            each(acl::ACCESS);
         }
-        if names.iter().any(|n| n == acl::ACCESS) && !self.acl_counts(place)? {
-            names.retain(|n| n != acl::ACCESS);
-        }
-        Ok(names)
+        Ok(())
     }
 
     /// A listing of any directory, by node ids.

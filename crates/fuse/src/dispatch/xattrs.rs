@@ -14,6 +14,8 @@ use nenrin_format::items::HISTORY_XATTR;
 use nenrin_format::{Ino, NAME_BYTES_MAX};
 
 const SET_GID: u32 = 0o2000;
+/// The kernel's XATTR_LIST_MAX: names of more bytes it gives nobody, and says so (E2BIG).
+const LIST_BYTES_MAX: usize = 65_536;
 const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 impl Server {
@@ -157,20 +159,23 @@ impl Server {
     }
 
     pub(super) fn listxattr(&self, head: &InHeader, bytes: u32, reply: Reply) {
-        answer_sized(reply, self.xattr_names(head), bytes);
+        answer_sized(reply, self.xattr_names(head, bytes), bytes);
     }
 
-    /// The names one after the other, each with a zero byte behind it.
-    fn xattr_names(&self, head: &InHeader) -> Result<Vec<u8>> {
+    /// The names one after the other, each with a zero byte behind it, for a buffer of so many bytes, or without one; or so many of them
+    /// that they are too many.
+    fn xattr_names(&self, head: &InHeader, bytes: u32) -> Result<Vec<u8>> {
+        let most = if bytes == 0 { LIST_BYTES_MAX } else { LIST_BYTES_MAX.min(bytes as usize) };
         let mut list = Vec::new();
-        for name in self.shown_xattrs(head.nodeid)? {
+        self.shown_xattrs(head.nodeid, &mut |name| {
             // What is trusted only shows itself to root; an ACL only where it counts.
-            let hidden = name.starts_with(b"trusted.") && head.uid != 0 || Self::is_acl(&name) && !self.agreed.acl();
+            let hidden = name.starts_with(b"trusted.") && head.uid != 0 || Self::is_acl(name) && !self.agreed.acl();
             if !hidden {
-                list.extend_from_slice(&name);
+                list.extend_from_slice(name);
                 list.push(0);
             }
-        }
+            list.len() <= most
+        })?;
         Ok(list)
     }
 }
@@ -180,7 +185,7 @@ fn answer_sized(reply: Reply, value: Result<Vec<u8>>, bytes: u32) {
     match value {
         Err(e) => reply.error(e),
         Ok(value) if bytes == 0 => {
-            // Values and lists are bounded well below what this form can say.
+            // Values are bounded well below what this form can say, and lists end where they are too long.
             reply.value(&GetxattrOut { size: value.len() as u32, padding: 0 }).whatever();
         }
         Ok(value) if value.len() > bytes as usize => reply.error(Errno(libc::ERANGE)),

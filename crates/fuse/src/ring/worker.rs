@@ -45,8 +45,8 @@ impl Desk {
         // Who leads for others answers them all before it comes back, and must not keep its own answer so long.
         let comes_back = match slot.head().map(|(head, _)| Opcode::from_number(head.opcode)) {
             Some(Some(Opcode::Fsync | Opcode::Fsyncdir)) => alone,
-            // With a sync behind it.
-            Some(Some(Opcode::CopyFileRange | Opcode::CopyFileRange64)) => false,
+            // With a sync behind it, where the handle syncs.
+            Some(Some(Opcode::Fallocate | Opcode::CopyFileRange | Opcode::CopyFileRange64)) => false,
             _ => true,
         };
         let by = comes_back.then(|| thread::current().id());

@@ -6,6 +6,7 @@ pub mod later;
 pub mod raw;
 pub mod real;
 pub mod slow;
+pub mod special;
 pub mod suite;
 pub mod toy;
 

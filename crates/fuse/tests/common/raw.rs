@@ -50,6 +50,13 @@ pub fn listxattr(p: &Path) -> io::Result<Vec<String>> {
     Ok(names.map(|n| String::from_utf8_lossy(n).into_owned()).collect())
 }
 
+/// The size that listxattr(2) reports for a buffer of this length.
+pub fn listxattr_sized(p: &Path, bytes: usize) -> io::Result<u64> {
+    let mut list = vec![0u8; bytes];
+    // SAFETY: as above.
+    check(unsafe { libc::listxattr(path(p).as_ptr(), list.as_mut_ptr().cast(), bytes) } as i64)
+}
+
 pub fn removexattr(p: &Path, name: &str) -> io::Result<()> {
     let name = CString::new(name).unwrap();
     // SAFETY: as above.

@@ -39,11 +39,15 @@ pub struct Toy {
     live: Mutex<State>,
     past: Mutex<HashMap<u64, State>>,
     pub syncs: std::sync::atomic::AtomicU32,
+    /// Names of attributes that were given to who lists them.
+    pub names_given: std::sync::atomic::AtomicU32,
     log: Option<Box<dyn Log>>,
     /// What is written can be read.
     keeps_content: bool,
     /// Programs that wrote and are kept waiting, where they are.
     waiting: Option<Mutex<Vec<Done>>>,
+    /// Copies are done, and said to have come to their half.
+    pub tells_half: std::sync::atomic::AtomicBool,
     /// What changes attributes or space is done, and said to have failed.
     pub fails: std::sync::atomic::AtomicBool,
 }
@@ -187,8 +191,18 @@ impl Toy {
         let new = NewInode { mode: libc::S_IFDIR | 0o755, uid: 0, gid: 0, rdev: 0, target: &[] };
         let inodes = HashMap::from([(1, inode(1, &new, 1))]);
         let live = Mutex::new(State { inodes, next: 16, next_cookie: 3 });
-        let (past, syncs, fails) = (Mutex::default(), 0.into(), false.into());
-        Self { live, past, syncs, log: None, keeps_content: true, waiting: None, fails }
+        let (past, syncs, fails, names_given) = (Mutex::default(), 0.into(), false.into(), 0.into());
+        Self {
+            live,
+            past,
+            syncs,
+            names_given,
+            log: None,
+            keeps_content: true,
+            waiting: None,
+            tells_half: false.into(),
+            fails,
+        }
     }
     /// One whose syncs a log makes durable; without content only the sizes of files are kept.
     pub fn with_log(log: impl Log + 'static, keeps_content: bool) -> Self {
@@ -289,8 +303,15 @@ impl Volume for Toy {
     fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.read_at(at, |s| s.get(ino)?.xattrs.get(name).cloned().ok_or(Error::NoAttribute))
     }
-    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.read_at(at, |s| Ok(s.get(ino)?.xattrs.keys().cloned().collect()))
+    fn each_xattr(&self, at: At, ino: Ino, each: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
+        let each = |name: &Vec<u8>| {
+            self.names_given.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            each(name)
+        };
+        self.read_at(at, |s| {
+            let _ = s.get(ino)?.xattrs.keys().all(each);
+            Ok(())
+        })
     }
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         self.read_at(at, |s| {
@@ -504,7 +525,8 @@ impl Volume for Toy {
     ) -> Result<u64> {
         let data = self.read(At::Live, from, from_offset, bytes as usize)?.into_vec();
         self.state().get_mut(to)?.put(to_offset, &data);
-        self.outcome(data.len() as u64)
+        let half = self.tells_half.load(std::sync::atomic::Ordering::Relaxed);
+        self.outcome(data.len() as u64 / if half { 2 } else { 1 })
     }
     fn flush(&self, ino: Ino) -> Result<()> {
         self.state().get(ino).map(drop)
