@@ -648,6 +648,8 @@ pub enum Break {
     SharedJudged,
     /// Content that is shared counts as durable, also where it was written with the commit that shares it.
     SharedBelieved,
+    /// Who reserves room in a file of very many pieces overlooks some of those that are reserved.
+    PiecesOverlooked,
 }
 
 #[cfg(feature = "breaks")]
