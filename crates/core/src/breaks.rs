@@ -650,6 +650,8 @@ pub enum Break {
     SharedBelieved,
     /// Who reserves room in a file of very many pieces overlooks some of those that are reserved.
     PiecesOverlooked,
+    /// Of a file that is written here and there any number of ranges waits for its commit.
+    RangesUnbounded,
 }
 
 #[cfg(feature = "breaks")]

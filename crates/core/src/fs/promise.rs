@@ -228,7 +228,8 @@ impl Fs {
             content.ctime = wall;
         }
         content.version += 1;
-        Ok(())
+        drop(inner);
+        self.hold_scattered(ino)
     }
 
     /// Reserves what holds nothing of the file blocks `[at, last)`; the lock, under which the last of it was.
