@@ -133,7 +133,11 @@ impl Inner {
 
     /// Uncommitted content of a file reserves so many blocks more.
     pub(super) fn promise(&mut self, ino: Ino, blocks: i64) {
-        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if blocks > 0 {
+            file.reserves_nothing.set(false);
+        }
+        if let Some(c) = &mut file.content {
             c.promised += blocks;
             self.promised_here += blocks;
         }
