@@ -652,6 +652,8 @@ pub enum Break {
     PiecesOverlooked,
     /// Of a file that is written here and there any number of ranges waits for its commit.
     RangesUnbounded,
+    /// Of a name that is gone each checkpoint is asked whether it is known there what it stood for.
+    EachStateAsked,
 }
 
 #[cfg(feature = "breaks")]
