@@ -654,6 +654,12 @@ pub enum Break {
     SharedJudged,
     /// Content that is shared counts as durable, also where it was written with the commit that shares it.
     SharedBelieved,
+    /// Who reserves room in a file of very many pieces overlooks some of those that are reserved.
+    PiecesOverlooked,
+    /// Of a file that is written here and there any number of ranges waits for its commit.
+    RangesUnbounded,
+    /// Of a name that is gone each checkpoint is asked whether it is known there what it stood for.
+    EachStateAsked,
 }
 
 #[cfg(feature = "breaks")]

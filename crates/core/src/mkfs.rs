@@ -233,6 +233,7 @@ fn empty(
         history: Vec::new(),
         segments,
         kept: BTreeMap::new(),
+        snapshots: BTreeSet::new(),
         landmarks: crate::state::Landmarks::default(),
         hash_key: options.hash_key,
         next_ino: Ino::FIRST,

@@ -13,6 +13,7 @@ mod bytes;
 
 use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -444,6 +445,8 @@ pub struct File {
     pub content: Option<Content>,
     /// Blocks that it had when it was emptied a moment ago, and until when (monotonic) it may have them again.
     pub had: Option<(u64, u64)>,
+    /// Nothing of it was found reserved, and nothing was reserved since.
+    pub reserves_nothing: Cell<bool>,
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! [`Fs::tick`].
 
 use super::guard::Guard;
+use super::holding::{HELD_COPY_RANGES_MAX, RANGE_RECORD_BYTES};
 use super::leading::Stay;
 use super::space::EXHAUSTED_NANOS;
 use super::{Fs, Inner};
@@ -225,7 +226,8 @@ impl Fs {
         let much = inner.dirty_nodes() >= self.options.dirty_nodes_max;
         // None is due before the usual window has gone by.
         let long = || inner.window_bytes >= self.window_bytes_max() && inner.window_bytes >= self.window_due(inner);
-        unflushed || much || segments.promotable_count() > 0 && short() || long()
+        let too_long = || inner.window_bytes > leaving_room_for(inner.placed);
+        unflushed || much || segments.promotable_count() > 0 && short() || long() || too_long()
     }
 
     /// Chain bytes after which an index checkpoint is due now.
@@ -385,6 +387,12 @@ const LONGER_WINDOW_BYTES_MAX: u64 = 56 << 20;
 /// random places of a large file make all leaves dirty in one window of the usual length, and would cost a quarter more.
 fn longer_window(usual: u64, node_bytes: u64, room: u64) -> u64 {
     usual.max((16 * node_bytes).min(room / 4).min(LONGER_WINDOW_BYTES_MAX))
+}
+
+/// Chain bytes beside which so many ranges that wait for their commit find room: what is held back comes to the log all at once.
+fn leaving_room_for(ranges: u64) -> u64 {
+    let coming = ranges.min(HELD_COPY_RANGES_MAX as u64) * RANGE_RECORD_BYTES;
+    LONGER_WINDOW_BYTES_MAX.saturating_sub(coming)
 }
 
 impl Inner {

@@ -12,6 +12,7 @@
 
 use super::bursts::Who;
 use super::cutting::{Cut, Off};
+use super::holding::RANGES_MAX;
 use super::read::{Piece, Source};
 use super::space::Room;
 use super::usage::{joined, run_of};
@@ -33,12 +34,6 @@ const SHARED_BYTES_MAX: u64 = 1 << 30;
 const COPIED_BYTES_MAX: u64 = 64 << 20;
 /// Bytes copied in one piece.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Uncommitted ranges of a file above which it is committed, since they take memory.
-const RANGES_MAX: usize = 32 << 10;
-/// The same while its truncation is held back, in half of the memory that content may take: the commit is some 35 MB of the log then.
-const HELD_RANGES_MAX: usize = 1 << 20;
-/// What a range takes in memory, about.
-const RANGE_BYTES: usize = 128;
 
 /// From where to where a copy goes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -226,20 +221,6 @@ impl Fs {
                 self.clear(writer, span.to, span.to_offset, span.to_offset + bytes, true).map(|()| bytes)
             }
         }
-    }
-
-    /// Commits a file that has more uncommitted ranges than this, since they take memory; one whose truncation is held back only where
-    /// they take very much.
-    pub(super) fn hold_ranges(&self, ino: Ino, most: usize) -> Result<()> {
-        let inner = self.lock();
-        let Some(content) = inner.files.get(&ino).and_then(|f| f.content.as_ref()) else { return Ok(()) };
-        let is_held = content.held_since.is_some() && !broken(Break::RangesEndHolds);
-        let held_max = (self.options.dirty_bytes_max / 2 / RANGE_BYTES).clamp(most, HELD_RANGES_MAX.max(most));
-        if content.overlay.ranges() <= if is_held { held_max } else { most } {
-            return Ok(());
-        }
-        drop(inner);
-        self.fsync_wait(ino)
     }
 
     /// Waits until the data writes of a file that were started are complete.

@@ -11,33 +11,26 @@
 //!    anybody is refused; not again while nothing changes.
 //! 3. What df has is counted with each call only where little of it is left; see [`Grant`].
 
-use super::account::{Kept, sees};
 use super::background::{HOLD_NANOS_MAX, Reaped};
 use super::guard::Guard;
 use super::space::{EXHAUSTED_NANOS, Room};
+use super::usage::{Run, joined, near, overlaps, run_of, within, without};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
-use nenrin_format::items::{Backref, Extent};
+use nenrin_format::items::Extent;
 use nenrin_format::key::Key;
 use nenrin_format::{Addr, Ino, NODE_BLOCKS};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// The part of what was available that may be taken before it is counted again.
 const GRANTED: u64 = 16;
 /// For so long: what others do, to snapshots for example, takes some of it, too.
 const GRANT_NANOS: u64 = 1_000_000_000;
 
-/// Blocks whose owners are looked up at once.
-const ASKED_BLOCKS: u64 = 256;
-
-/// Owners of shared blocks that were looked up.
-#[derive(Default)]
-struct Asked {
-    from: u64,
-    to: u64,
-    owners: Vec<(Addr, Backref)>,
-}
+/// File blocks beside what is written in which a reservation is looked for first.
+const NEAR_BLOCKS: u64 = 1024;
 
 /// Blocks that may be written before what is available is counted again: it takes a look at each file that waits to be committed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,56 +92,77 @@ impl Inner {
         if broken(Break::KeptWrittenOver) {
             return Ok(0);
         }
-        let (named, asked) = (self.named_kept(), RefCell::new(Asked::default()));
+        let shared = RefCell::new(BTreeMap::new());
         let committed = |key: &Key, e: &Extent| {
-            let all = || Ok(vec![(key.off, key.off + u64::from(e.blocks))]);
-            match e.addr {
-                Addr::NONE => Ok(Vec::new()),
+            let all = || vec![(key.off, key.off + u64::from(e.blocks))];
+            Ok(match e.addr {
+                Addr::NONE => Vec::new(),
                 _ if self.state.newest_name_sees(e.birth) => all(),
-                _ if e.is_shared() => self.kept_by_others(key, e, &named, &mut asked.borrow_mut()),
-                _ => Ok(Vec::new()),
-            }
+                _ if e.is_shared() => {
+                    shared.borrow_mut().insert(*key, run_of(e));
+                    Vec::new()
+                }
+                _ => Vec::new(),
+            })
         };
-        let kept = self.ranges_not_written(ino, from, to, &committed, &Extent::is_shared)?;
+        let mut kept = self.ranges_not_written(ino, from, to, &committed, &Extent::is_shared)?;
+        let shared = shared.into_inner();
+        if !shared.is_empty() {
+            let others = self.kept_by_others(&shared, from, to)?;
+            let of =
+                |key: &Key, _: &Extent| Ok(shared.get(key).map_or_else(Vec::new, |run| within(*run, key.off, &others)));
+            kept.extend(self.ranges_not_written(ino, from, to, &of, &|_| false)?);
+        }
         let kept: u64 = kept.iter().map(|(a, b)| b - a).sum();
         // Who fills what is reserved piece by piece writes the blocks twice in which these meet.
-        let pieces = kept > 0 && self.promised_in(ino, 0, u64::MAX)? > 0 && !broken(Break::PiecesRefused);
+        let pieces = kept > 0 && !broken(Break::PiecesRefused) && self.reserves(ino, from, to)?;
         Ok(if pieces { kept.saturating_sub(2) } else { kept })
     }
 
-    /// File blocks of a live extent that other files have, too, or copies that wait, or snapshots by other extents.
-    fn kept_by_others(&self, key: &Key, e: &Extent, named: &Kept, asked: &mut Asked) -> Result<Vec<(u64, u64)>> {
-        let (first, end) = (e.addr.0, e.addr.0 + u64::from(e.blocks));
-        if !(asked.from..asked.to).contains(&first) || end > asked.to {
-            // Extents that lie next to each other are asked for at once.
-            *asked = Asked { from: first, to: first + ASKED_BLOCKS.max(u64::from(e.blocks)), owners: Vec::new() };
-            asked.owners = self.state.owners(e.addr, (asked.to - first) as u32)?;
-        }
-        let mut kept = vec![false; e.blocks as usize];
-        // In order of their addresses.
-        let behind = asked.owners.partition_point(|(addr, _)| addr.0 < end);
-        for (addr, back) in &asked.owners[..behind] {
-            let (from, to) = (addr.0.max(first), (addr.0 + u64::from(back.blocks)).min(end));
-            if from >= to || kept[(from - first) as usize..(to - first) as usize].iter().all(|kept| *kept) {
-                continue;
-            }
-            let keeps = match back.owner.death {
-                0 => back.owner != *key,
-                _ => self.life_of(&back.owner)?.is_some_and(|life| sees(named, &[life])),
-            };
-            if keeps {
-                kept[(from - first) as usize..(to - first) as usize].fill(true);
-            }
+    /// Where those of these live extents of a file lie, as far as they are of the file blocks `[from, to)`, that other files have, too, or
+    /// copies that wait, or snapshots by other extents.
+    fn kept_by_others(&self, shared: &BTreeMap<Key, Run>, from: u64, to: u64) -> Result<Vec<Run>> {
+        let part = |(key, run): (&Key, &Run)| {
+            let (first, end) = (run.0 + from.saturating_sub(key.off), run.1.min(run.0 + to.saturating_sub(key.off)));
+            (first < end).then_some((first, end))
+        };
+        let asked = joined(shared.iter().filter_map(part).collect());
+        // What a file has twice goes with neither.
+        let mut kept = overlaps(shared.values().copied().collect());
+        for near in near(&asked) {
+            kept.extend(self.kept_of(near, &|owner| shared.contains_key(owner))?);
         }
         self.with_waiting(|waiting| {
-            let behind = waiting.runs.partition_point(|(_, to)| *to <= first);
-            for (from, to) in waiting.runs[behind..].iter().take_while(|(from, _)| *from < end) {
-                kept[(first.max(*from) - first) as usize..(end.min(*to) - first) as usize]
-                    .fill(!broken(Break::CopiesForgotten));
+            let overlap = |(from, to): &Run| {
+                let behind = waiting.runs.partition_point(|(_, end)| *end <= *from);
+                let (from, to) = (*from, *to);
+                let there = waiting.runs[behind..].iter().take_while(move |(start, _)| *start < to);
+                there.map(move |(a, b)| (from.max(*a), to.min(*b)))
+            };
+            if broken(Break::CopiesForgotten) {
+                kept = without(&joined(std::mem::take(&mut kept)), &waiting.runs);
+            } else {
+                kept.extend(asked.iter().flat_map(overlap));
             }
         });
-        let blocks = (key.off..).zip(kept).filter(|(_, kept)| *kept);
-        Ok(blocks.map(|(block, _)| (block, block + 1)).collect())
+        Ok(joined(kept))
+    }
+
+    /// Whether anything of a file is reserved, as far as that is looked for: near these file blocks, and, unless nothing was found before and
+    /// nothing was reserved since, elsewhere.
+    fn reserves(&self, ino: Ino, from: u64, to: u64) -> Result<bool> {
+        if self.promised_in(ino, from.saturating_sub(NEAR_BLOCKS), to.saturating_add(NEAR_BLOCKS))? > 0 {
+            return Ok(true);
+        }
+        let file = self.files.get(&ino);
+        if self.promised() == 0 || file.is_some_and(|f| f.reserves_nothing.get()) {
+            return Ok(false);
+        }
+        let found = self.promised_in(ino, 0, u64::MAX)? > 0;
+        if let Some(file) = file {
+            file.reserves_nothing.set(!found);
+        }
+        Ok(found)
     }
 
     /// Blocks that a file may have again, which was emptied a moment ago and not closed since: who saves it would be refused, and lose

@@ -12,7 +12,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::SHED_MAX;
 use crate::{Error, Result};
-use nenrin_format::items::{self, Extent};
+use nenrin_format::items::{self, Checkpoint, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
@@ -221,10 +221,9 @@ impl Fs {
     fn weigh_some(&self, file: &mut Weighing, named: &mut Kept) -> bool {
         let Some(id) = file.trees.last().copied() else { return false };
         let inner = self.lock();
-        let named_now = inner.named_kept();
-        if named_now.keys().ne(named.keys()) {
+        if inner.state.snapshots.iter().ne(named.keys()) {
             // Weighed for others: from the beginning.
-            *named = named_now;
+            *named = inner.named_kept();
             let trees = inner.state.history.iter().map(|t| t.tree.id()).collect();
             *file = Weighing::new(file.ino, trees);
             return true;
@@ -347,9 +346,10 @@ impl Inner {
         }
     }
 
-    /// The snapshots.
+    /// The snapshots, without their names.
     pub(super) fn named_kept(&self) -> Kept {
-        self.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, c)| (*cno, c.clone())).collect()
+        let named = self.state.snapshots.iter().filter_map(|cno| self.state.kept.get_key_value(cno));
+        named.map(|(cno, c)| (*cno, Checkpoint { name: Vec::new(), ..*c })).collect()
     }
 
     /// Whether a checkpoint got its name since the last one was cut.

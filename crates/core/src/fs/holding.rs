@@ -4,6 +4,8 @@
 //! 1. A segment is held for content as long as the content has a block in it, and no longer than until room is short.
 //! 2. A truncation is held back for half a minute at most, against a power cut; what goes from history is gone for ever. So history stays
 //!    while what is held back frees enough by itself, and no second part of it goes while that frees anything.
+//! 3. Ranges of a file that wait for a commit are bounded, whatever made them: they take memory beside what is counted as content, and
+//!    all of them go to the log, and into the index, with one commit.
 
 use super::{Fs, Inner};
 use crate::Result;
@@ -11,6 +13,19 @@ use crate::breaks::{Break, broken};
 use crate::content::Content;
 use nenrin_format::{Ino, SegmentNo};
 use std::collections::BTreeSet;
+
+/// Uncommitted ranges of a file above which it is committed.
+pub(super) const RANGES_MAX: usize = 32 << 10;
+/// The same while its truncation is held back, which then ends early, and in half of the memory that content may take: 10 MB of the log.
+/// Who writes a file anew from its begin to its end has one for each MiB, or for what is between two holes: he comes to that many
+/// in half a minute where there are less than 60 KiB between, at 500 MB/s.
+const HELD_RANGES_MAX: usize = 1 << 18;
+/// The same of a copy, which has as many as its source and gets them in moments: 36 MB of the log.
+pub(super) const HELD_COPY_RANGES_MAX: usize = 1 << 20;
+/// What a range takes of the log, about.
+pub(super) const RANGE_RECORD_BYTES: u64 = 36;
+/// What a range takes in memory, about.
+const RANGE_BYTES: usize = 128;
 
 /// Truncations of files of at least so many blocks end where nothing else makes room.
 const HELD_BLOCKS_MIN: u64 = 16;
@@ -36,6 +51,20 @@ fn unneeded(content: &mut Content, fs: &Fs) -> BTreeSet<SegmentNo> {
 }
 
 impl Inner {
+    /// Whether a file has more uncommitted ranges than this, or than may be held back; and whether its truncation is.
+    fn has_too_many_ranges(&self, fs: &Fs, ino: Ino, most: usize) -> (bool, bool) {
+        let Some(content) = self.files.get(&ino).and_then(|f| f.content.as_ref()) else { return (false, false) };
+        let is_held = content.held_since.is_some() && !broken(Break::RangesEndHolds);
+        if !is_held {
+            return (content.overlay.ranges() > most, false);
+        }
+        let of_one = if content.shared() > 0 { HELD_COPY_RANGES_MAX } else { HELD_RANGES_MAX };
+        // Those of others take of it.
+        let others = usize::try_from(self.placed.saturating_sub(content.placed)).unwrap_or(usize::MAX);
+        let of_all = (fs.options.dirty_bytes_max / 2 / RANGE_BYTES).saturating_sub(others);
+        (content.overlay.ranges() > of_one.min(of_all).max(most), true)
+    }
+
     /// Whether truncations are held back that free a segment.
     pub(super) fn holds_back(&self, fs: &Fs) -> bool {
         let held = self.files.values().filter_map(|f| f.content.as_ref()).map(held_blocks);
@@ -112,6 +141,29 @@ impl Inner {
 }
 
 impl Fs {
+    /// Commits a file that has more uncommitted ranges than this; one whose truncation is held back only where they are very many.
+    pub(super) fn hold_ranges(&self, ino: Ino, most: usize) -> Result<()> {
+        let inner = self.lock();
+        if !inner.has_too_many_ranges(self, ino, most).0 {
+            return Ok(());
+        }
+        drop(inner);
+        self.fsync_wait(ino)
+    }
+
+    /// The same for who writes here and there, of [`RANGES_MAX`]: nobody has asked for a sync, so what waits is committed as it would be a
+    /// little later.
+    pub(super) fn hold_scattered(&self, ino: Ino) -> Result<()> {
+        let mut inner = self.lock();
+        let (is_much, is_held) = inner.has_too_many_ranges(self, ino, RANGES_MAX);
+        if !is_much || broken(Break::RangesUnbounded) {
+            return Ok(());
+        }
+        inner.counters.held_for_memory += 1;
+        drop(inner);
+        if is_held { self.fsync_wait(ino) } else { self.sync_received(false) }
+    }
+
     /// Before history goes: has truncations held back no longer that free as much at once as there must be for `enough`, or a segment where
     /// some history went beside them already. Whether there were such.
     pub(super) fn end_holds_for(&self, enough: &dyn Fn(&Inner, u64) -> bool) -> Result<bool> {
@@ -133,5 +185,126 @@ impl Fs {
         }
         drop(inner);
         self.sync_received(false).map(|()| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{create, device, mount};
+    use crate::{AllocateMode, At, MountOptions, SetAttr};
+    use std::sync::Arc;
+
+    /// Ranges that may wait of a file whose truncation is held back, with so little memory for content.
+    const HELD: usize = 40_000;
+
+    fn volume() -> Arc<Fs> {
+        let dirty_bytes_max = HELD * 2 * RANGE_BYTES;
+        mount(&device(400, 64), MountOptions { checkpoint_nanos: 0, dirty_bytes_max, ..MountOptions::default() })
+    }
+
+    /// Ranges of a file that wait, and whether its truncation is held back.
+    fn waiting(fs: &Fs, ino: Ino) -> (usize, bool) {
+        let inner = fs.lock();
+        let content = inner.files.get(&ino).and_then(|f| f.content.as_ref());
+        content.map_or((0, false), |c| (c.overlay.ranges(), c.held_since.is_some()))
+    }
+
+    /// A file of 4 KiB, emptied and not closed.
+    fn emptied(fs: &Fs) -> Ino {
+        let ino = create(fs, "f");
+        assert_eq!(fs.write(ino, 0, &[1; 4096], 0).unwrap(), 4096);
+        fs.sync_all().unwrap();
+        fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        ino
+    }
+
+    /// The most ranges of a file that waited while single blocks of it were written with holes between.
+    fn most_waiting(held: bool) -> usize {
+        let fs = volume();
+        let ino = if held { emptied(&fs) } else { create(&fs, "f") };
+        let mut most = 0;
+        for n in 0..50_000 {
+            assert_eq!(fs.write(ino, n * 8192, &[2; 4096], 0).unwrap(), 4096);
+            let (ranges, is_held) = waiting(&fs, ino);
+            most = most.max(ranges);
+            assert!(is_held == held || ranges < RANGES_MAX, "a hold ends early");
+        }
+        fs.flush(ino).unwrap();
+        fs.sync_all().unwrap();
+        assert_eq!(fs.getattr(At::Live, ino).unwrap().blocks_512, 50_000 * 8);
+        fs.close().unwrap();
+        most
+    }
+
+    #[test]
+    fn ranges_that_wait_are_bounded() {
+        for (held, max) in [(false, RANGES_MAX), (true, HELD)] {
+            let most = most_waiting(held);
+            let usual = max - max / 8..max + 2048;
+            assert!(usual.contains(&most), "{most} ranges wait, held: {held}");
+        }
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn ranges_without_end_are_noticed() {
+        for (held, max) in [(false, RANGES_MAX), (true, HELD)] {
+            let most = crate::breaks::with(Break::RangesUnbounded, || most_waiting(held));
+            assert!(most > max + 2048, "{most}");
+        }
+    }
+
+    /// Holes and reservations are ranges as well.
+    #[test]
+    fn holes_and_reservations_that_wait_are_bounded() {
+        let fs = volume();
+        let [f, g] = ["f", "g"].map(|name| create(&fs, name));
+        let mut most = [0; 2];
+        for n in 0..RANGES_MAX as u64 + 4000 {
+            fs.allocate(f, AllocateMode::Punch, n * 8192, 4096).unwrap();
+            fs.allocate(g, AllocateMode::ReserveKeepSize, n * 8192, 4096).unwrap();
+            most = [most[0].max(waiting(&fs, f).0), most[1].max(waiting(&fs, g).0)];
+        }
+        assert!(most.iter().all(|most| (RANGES_MAX - 4000..=RANGES_MAX + 1).contains(most)), "{most:?}");
+        fs.close().unwrap();
+    }
+
+    /// What recovery reads stays bounded when a hold ends: an index checkpoint is due before.
+    #[test]
+    fn the_log_has_room_for_what_is_held_back() {
+        let fs = volume();
+        let due = |window_bytes, placed| {
+            let mut inner = fs.lock();
+            (inner.window_bytes, inner.placed) = (window_bytes, placed);
+            fs.checkpoint_is_due(&inner)
+        };
+        assert!(due(22 << 20, HELD_COPY_RANGES_MAX as u64));
+        assert!(!due(22 << 20, 0) && !due(1 << 20, u64::MAX));
+        (fs.lock().window_bytes, fs.lock().placed) = (0, 0);
+    }
+
+    /// The log takes about as much for each range as is counted on.
+    #[test]
+    fn a_range_takes_so_much_of_the_log() {
+        let fs = volume();
+        let ino = emptied(&fs);
+        (0..20_000).for_each(|n| assert_eq!(fs.write(ino, n * 8192, &[2; 4096], 0).unwrap(), 4096));
+        let before = fs.counters().chain_blocks;
+        fs.fsync_wait(ino).unwrap();
+        let bytes = (fs.counters().chain_blocks - before) * 4096;
+        assert!(bytes < 20_000 * (RANGE_RECORD_BYTES + 2) && bytes > 20_000 * (RANGE_RECORD_BYTES / 2), "{bytes}");
+    }
+
+    /// What other files that are held back have waiting takes of what one may have.
+    #[test]
+    fn all_that_is_held_back_is_bounded() {
+        let fs = volume();
+        let one = emptied(&fs);
+        fs.lock().placed += HELD as u64;
+        for n in 0..RANGES_MAX as u64 + 2000 {
+            assert_eq!(fs.write(one, n * 8192, &[2; 4096], 0).unwrap(), 4096);
+        }
+        assert!(!waiting(&fs, one).1);
     }
 }

@@ -26,10 +26,11 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Extents looked at to learn what a change of content takes back at once; what
 /// lies behind them is kept back until the change is committed.
 const EXTENTS_MAX: usize = 16_384;
-/// File blocks looked at in one piece.
-const WINDOW_BLOCKS: u64 = 65_536;
+/// File blocks looked at in one piece by who reserves: no more than can be as many extents, since what is overlooked of what is
+/// reserved would be reserved once more.
+const WINDOW_BLOCKS: u64 = EXTENTS_MAX as u64;
 /// File blocks reserved under one hold of the lock, 4 GiB, and uncommitted ranges of a file from which on it is committed in between.
-const STEP_BLOCKS: u64 = 16 * WINDOW_BLOCKS;
+const STEP_BLOCKS: u64 = 1 << 20;
 const RESERVED_RANGES_MAX: usize = 4096;
 
 /// Segments that are not filled when a mount or a crash comes between.
@@ -37,6 +38,12 @@ const BROKEN_SEGMENTS: u64 = 2;
 
 /// Ranges of file blocks that are looked for, of an extent of the live tree.
 pub(super) type Finds<'a> = dyn Fn(&Key, &Extent) -> Result<Vec<(u64, u64)>> + 'a;
+
+/// Where a piece of the file blocks `[at, to)` ends that who reserves looks at.
+fn window_end(at: u64, to: u64) -> u64 {
+    let blocks = if broken(Break::PiecesOverlooked) { 4 * WINDOW_BLOCKS } else { WINDOW_BLOCKS };
+    at.saturating_add(blocks).min(to)
+}
 
 impl Inner {
     /// Blocks that are reserved and not written yet, of all files.
@@ -126,7 +133,11 @@ impl Inner {
 
     /// Uncommitted content of a file reserves so many blocks more.
     pub(super) fn promise(&mut self, ino: Ino, blocks: i64) {
-        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if blocks > 0 {
+            file.reserves_nothing.set(false);
+        }
+        if let Some(c) = &mut file.content {
             c.promised += blocks;
             self.promised_here += blocks;
         }
@@ -140,7 +151,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Ranges of file blocks within a window that hold nothing and are not reserved.
+    /// Ranges of file blocks within a window, see [`window_end`], that hold nothing and are not reserved.
     fn holes(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         let mut taken = self.promises(ino, from, to)?;
         taken.sort_unstable();
@@ -169,7 +180,7 @@ impl Inner {
     pub(super) fn blocks_to_reserve(&self, ino: Ino, from: u64, to: u64, most: u64) -> Result<u64> {
         let (mut at, mut blocks) = (from, 0);
         while at < to && blocks <= most {
-            let end = (at + WINDOW_BLOCKS).min(to);
+            let end = window_end(at, to);
             blocks += self.holes(ino, at, end)?.iter().map(|(a, b)| b - a).sum::<u64>();
             at = end;
         }
@@ -184,7 +195,7 @@ impl Inner {
         let (mut at, stop) = (from, if at_once { last } else { (from + STEP_BLOCKS).min(last) });
         let before = self.content_mut(fs, ino)?.overlay.ranges();
         while at < stop {
-            let to = (at + WINDOW_BLOCKS).min(stop);
+            let to = window_end(at, stop);
             for (from, to) in self.holes(ino, at, to)? {
                 self.content_mut(fs, ino)?.reserve_hole(from, to);
                 self.promise(ino, (to - from) as i64);
@@ -221,7 +232,8 @@ impl Fs {
             content.ctime = wall;
         }
         content.version += 1;
-        Ok(())
+        drop(inner);
+        self.hold_scattered(ino)
     }
 
     /// Reserves what holds nothing of the file blocks `[at, last)`; the lock, under which the last of it was.

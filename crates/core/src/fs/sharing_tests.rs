@@ -1,6 +1,8 @@
 //! What several owners of blocks cost, and what becomes of them when they are moved.
 
 use super::Fs;
+use super::growth::Growth;
+use super::space::Room;
 use crate::MountOptions;
 #[cfg(feature = "breaks")]
 use crate::breaks::{Break, with};
@@ -114,6 +116,114 @@ fn copies_of_the_past_are_counted(fs: &Fs, cno: Cno, items: u64) {
     assert_eq!(fs.freed_by_dropping(&[cno]).unwrap().content_blocks, 0);
     let asked = fs.lock().state.owners_asked.get() - before;
     assert!(asked < 40 * items, "{asked} back references were looked at for {items} items of the past");
+}
+
+/// Fills what is left up to where df says nothing.
+fn fill(fs: &Fs) {
+    let rest = create(fs, "rest");
+    let mut at = 0;
+    for blocks in [256, 16, 1] {
+        while fs.write(rest, at * 4096, &vec![3; blocks as usize * BLOCK_BYTES], 0).is_ok() {
+            at += blocks;
+        }
+    }
+    fs.sync_all().unwrap();
+}
+
+/// P7: where df says nothing, who writes over blocks that others have, too, asks of each no longer than until one says that it is live.
+fn copies_are_written_over_on_a_full_volume() {
+    let fs = volume(64);
+    let all = copied(&fs, 500);
+    let copies = neighbours(&fs, FILES, 50);
+    fill(&fs);
+    let grows = |ino, from, to| {
+        let inner = fs.lock();
+        let before = inner.state.owners_asked.get();
+        let growth = inner.growth(&fs, Room::Write(ino, from, to));
+        assert!(matches!(growth, Growth::TooMuch), "{growth:?}");
+        inner.state.owners_asked.get() - before
+    };
+    let one = (0..500).map(|n| grows(all, n, n + 1)).max().unwrap();
+    assert!(one < 8, "{one} back references were looked at for one block");
+    let many = grows(copies[20], 0, 2 * FILES);
+    assert!(many < 8 * FILES, "{many} back references were looked at for {FILES} blocks");
+}
+
+#[test]
+fn a_full_volume_asks_no_more() {
+    copies_are_written_over_on_a_full_volume();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "back references were looked at for one block")]
+fn owners_that_are_all_asked_on_a_full_volume_are_noticed() {
+    with(Break::OwnersAllAsked, copies_are_written_over_on_a_full_volume);
+}
+
+/// The same of df, while a copy of them waits for its commit.
+#[test]
+fn who_counts_copies_that_wait_asks_no_more() {
+    let fs = volume(64);
+    let copies = neighbours(&fs, FILES, 50);
+    let waiting = create(&fs, "waiting");
+    let bytes = 2 * FILES * 4096;
+    assert_eq!(fs.copy_range(copies[20], 0, waiting, 0, bytes, 0).unwrap(), bytes - 4096);
+    let before = fs.lock().state.owners_asked.get();
+    let _ = fs.usage();
+    let asked = fs.lock().state.owners_asked.get() - before;
+    assert!((1..8 * FILES).contains(&asked), "{asked} back references were looked at for {FILES} blocks");
+}
+
+/// Whom of the owners of these blocks it is asked makes no difference.
+#[test]
+fn who_asks_few_learns_the_same() {
+    let fs = volume(64);
+    let mut random = nenrin_device::Prng::new(4);
+    let files: Vec<Ino> = (0..12).map(|n| create(&fs, &format!("{n}"))).collect();
+    for round in 0..300 {
+        let [a, b] = [random.below(12), random.below(12)].map(|n| files[n as usize]);
+        let [from, to] = [random.below(300), random.below(300)].map(|n| n * 4096);
+        let blocks = 1 + random.below(40);
+        match random.below(4) {
+            0 => drop(fs.write(a, from, &vec![round as u8; blocks as usize * BLOCK_BYTES], 0).unwrap()),
+            _ if a == b => {}
+            _ => drop(fs.copy_range(a, from, b, to, blocks * 4096, 0).unwrap()),
+        }
+        match round % 60 {
+            20 => drop(fs.checkpoint_create(None).unwrap()),
+            40 => drop(fs.checkpoint_create(Some(format!("s{round}").as_bytes())).unwrap()),
+            n if n % 5 == 0 => fs.sync_all().unwrap(),
+            _ => {}
+        }
+    }
+    fs.sync_all().unwrap();
+    let inner = fs.lock();
+    let places: Vec<Addr> =
+        files.iter().flat_map(|ino| inner.state.extents(*ino, 0, 0, 300, 99).unwrap()).map(|(_, e)| e.addr).collect();
+    let mut counted = [0; 2];
+    for addr in places.iter().filter(|addr| addr.0 > 0) {
+        let blocks = 1 + random.below(300).min(63 - u64::from(addr.block()));
+        let owners = inner.state.owners(*addr, blocks as u32).unwrap();
+        let left_out = owners.first().map(|(_, back)| back.owner);
+        let keeps = |block: u64| {
+            let mut all = owners.iter().filter(|(at, back)| at.0 <= block && block < at.0 + u64::from(back.blocks));
+            all.any(|(_, back)| match back.owner.death {
+                0 => Some(back.owner) != left_out,
+                _ => inner.life_of(&back.owner).unwrap().is_some_and(|l| inner.state.is_kept_by_name(l.0, l.1, l.2)),
+            })
+        };
+        let (end, run) = (addr.0 + blocks, (addr.0, addr.0 + blocks));
+        let kept = inner.kept_of(&[run], &|owner| Some(*owner) == left_out).unwrap();
+        for block in addr.0..end {
+            let is_kept = kept.iter().any(|(from, to)| (*from..*to).contains(&block));
+            assert_eq!(is_kept, keeps(block), "block {block} of {run:?}");
+            counted[usize::from(is_kept)] += 1;
+        }
+        let has_owner = |block: u64| owners.iter().any(|(at, b)| at.0 <= block && block < at.0 + u64::from(b.blocks));
+        assert_eq!(inner.state.has_owners(*addr, blocks as u32).unwrap(), (addr.0..end).all(has_owner));
+    }
+    assert!(counted.iter().all(|n| *n > 100), "{counted:?}");
 }
 
 /// Copies that are written over behind a checkpoint, and how many items of the past that makes.

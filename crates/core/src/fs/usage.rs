@@ -4,15 +4,15 @@
 //! 1. What waits for its commit counts as it will count then, each block once; where that is not known, rather more.
 //! 2. What is let go of counts as available before it is swept, since who lacks room has it swept first.
 
-use super::account::sees;
 use super::cleaning::worth_filling;
 use super::space::{CHAIN_SEGMENTS, CHECKPOINT_NODES, TIDY_SEGMENTS};
 use super::{Fs, Inner};
-use crate::Usage;
 use crate::breaks::{Break, broken};
 use crate::content::{Change, Content};
 use crate::log::index::IndexLog;
-use nenrin_format::items::{Backref, Extent};
+use crate::{Result, Usage};
+use nenrin_format::items::Extent;
+use nenrin_format::key::Key;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, NODE_BLOCKS};
 
 /// Addresses of blocks: from, and up to.
@@ -100,34 +100,34 @@ impl Inner {
         let sharing = self.contents().filter(|c| c.shared() > 0);
         let extents = sharing.flat_map(|c| c.overlay.iter()).filter_map(|(.., over)| over.extent());
         let runs = joined(extents.filter(|e| e.is_shared()).map(run_of).collect());
-        let alone = blocks(&without(&runs, &self.kept_of(&runs)));
+        // Where it cannot be read who has it, nobody.
+        let kept: Vec<Run> = near(&runs).flat_map(|near| self.kept_of(near, &|_| false).unwrap_or_default()).collect();
+        let alone = blocks(&without(&runs, &joined(kept)));
         WaitingShared { runs, alone, ..WaitingShared::default() }
     }
 
-    /// Which of these blocks, in order, the live tree has, or snapshots keep. Where that cannot be read, none.
-    fn kept_of(&self, runs: &[Run]) -> Vec<Run> {
-        let named = self.named_kept();
-        let mut kept = Vec::new();
-        // What lies together is asked for at once: each look begins with the blocks before.
-        for near in runs.chunk_by(|a, b| b.0 - a.1 <= u64::from(EXTENT_BLOCKS_MAX)) {
-            let (from, to) = (near[0].0, near[near.len() - 1].1);
-            let owners = self.state.owners(Addr(from), (to - from) as u32).unwrap_or_default();
-            let (live, past): (Vec<_>, Vec<_>) = owners.into_iter().partition(|(_, back)| back.owner.death == 0);
-            let run = |(addr, back): &(Addr, Backref)| (addr.0, addr.0 + u64::from(back.blocks));
-            let here = joined(live.iter().map(run).collect());
-            let left = without(near, &here);
-            kept.extend(here);
-            for owner in &past {
-                // Looked up only where it matters.
-                let (from, to) = run(owner);
-                let wanted = left.iter().any(|(a, b)| *a < to && from < *b);
-                if wanted && named.range(..Cno(owner.1.owner.death)).next().is_some() {
-                    let life = self.life_of(&owner.1.owner).ok().flatten();
-                    kept.extend(life.filter(|life| sees(&named, &[*life])).map(|_| (from, to)));
-                }
+    /// Which of these blocks, in order and [`near`] each other, the live tree has by other items than those that are `left_out`, or snapshots
+    /// keep. Of each block it is asked up to the first who does.
+    ///
+    /// # Errors
+    /// Where that cannot be read.
+    pub(super) fn kept_of(&self, runs: &[Run], left_out: &dyn Fn(&Key) -> bool) -> Result<Vec<Run>> {
+        let (Some((first, _)), Some((_, end))) = (runs.first(), runs.last()) else { return Ok(Vec::new()) };
+        let place = |(from, to): Run| (from - first) as usize..(to - first) as usize;
+        let mut settled = vec![true; (end - first) as usize];
+        runs.iter().for_each(|run| settled[place(*run)].fill(false));
+        self.state.ask_owners(Addr(*first), &mut settled, &mut |_, back| match back.owner.death {
+            0 => Ok(!left_out(&back.owner)),
+            // Looked up only where it matters.
+            death if self.state.snapshots.range(..Cno(death)).next().is_none() => Ok(false),
+            _ => {
+                let life = self.life_of(&back.owner)?;
+                Ok(life.is_some_and(|(birth, death, kept)| self.state.is_kept_by_name(birth, death, kept)))
             }
-        }
-        joined(kept)
+        })?;
+        let is_kept = |block: &u64| settled[(block - first) as usize];
+        let blocks = runs.iter().flat_map(|(from, to)| *from..*to).filter(is_kept);
+        Ok(joined(blocks.map(|block| (block, block + 1)).collect()))
     }
 
     /// Space and counts.
@@ -189,6 +189,18 @@ pub(super) fn run_of(e: &Extent) -> Run {
     (e.addr.0, e.addr.0 + u64::from(e.blocks))
 }
 
+/// Runs in order, those together of which one look at owners may meet the owners of several: it begins with the blocks before.
+pub(super) fn near(runs: &[Run]) -> impl Iterator<Item = &[Run]> {
+    runs.chunk_by(|a, b| b.0 - a.1 <= u64::from(EXTENT_BLOCKS_MAX))
+}
+
+/// What of these runs, in order, lies within one, as the blocks of something that begins there with this number.
+pub(super) fn within((from, to): Run, number: u64, runs: &[Run]) -> Vec<Run> {
+    let first = runs.partition_point(|(_, end)| *end <= from);
+    let there = runs[first..].iter().take_while(|(start, _)| *start < to);
+    there.map(|(a, b)| (from.max(*a) - from + number, to.min(*b) - from + number)).collect()
+}
+
 /// In order, those that overlap or follow each other as one.
 pub(super) fn joined(mut runs: Vec<Run>) -> Vec<Run> {
     runs.sort_unstable();
@@ -198,6 +210,19 @@ pub(super) fn joined(mut runs: Vec<Run>) -> Vec<Run> {
             Some((_, end)) if *end >= from => *end = to.max(*end),
             _ => out.push((from, to)),
         }
+    }
+    out
+}
+
+/// What is in more than one of these runs.
+pub(super) fn overlaps(mut runs: Vec<Run>) -> Vec<Run> {
+    runs.sort_unstable();
+    let (mut out, mut behind) = (Vec::new(), 0);
+    for (from, to) in runs {
+        if from < behind {
+            out.push((from, to.min(behind)));
+        }
+        behind = behind.max(to);
     }
     out
 }

@@ -4,6 +4,7 @@ use super::behind::Prepared;
 use super::bursts::Who;
 use super::cutting::Cut;
 use super::guard::Guard;
+use super::holding::RANGES_MAX;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -351,7 +352,7 @@ impl Fs {
         writer.note_times(content, wall);
         content.editor_uid = writer.uid;
         content.version += 1;
-        let pages = content.pages.len();
+        let (pages, ranges) = (content.pages.len(), content.overlay.ranges());
         // A block that is not full yet stays.
         let sequence = content.note_sequence(first, end / BLOCK);
         inner.pages = inner.pages + pages as u64 - before as u64;
@@ -368,6 +369,9 @@ impl Fs {
             }
         }
         let is_told_later = self.hold_writer(inner, ino, who)?;
+        if ranges > RANGES_MAX {
+            self.hold_scattered(ino)?;
+        }
         Ok(Accepted { bytes: data.len(), is_told_later })
     }
 
@@ -459,7 +463,8 @@ impl Fs {
 
     /// Makes `[offset, end)` read as zeros, and lets go of what is reserved in it.
     pub(super) fn clear(&self, writer: Writer, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
-        self.clear_but(Keeps::Nothing, writer, ino, offset, end, grow).map(drop)
+        self.clear_but(Keeps::Nothing, writer, ino, offset, end, grow)?;
+        self.hold_scattered(ino)
     }
 
     /// Makes `[offset, end)` read as zeros. False where there is no room to keep what is to be kept: then nothing was done, or only what

@@ -69,7 +69,8 @@ impl Fs {
         }
         writer.note_times(content, wall);
         content.version += 1;
-        Ok(())
+        drop(inner);
+        self.hold_scattered(ino)
     }
 
     /// Zeroes the first of these file blocks, as far as they are within these bytes; up to which.

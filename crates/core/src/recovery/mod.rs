@@ -493,6 +493,7 @@ fn load_state(
         history: root.trees.iter().filter(|t| crate::state::is_history(t.tree)).map(history).collect(),
         segments: Segments::new(&storage.numbers(), storage.segment_blocks, superblock.generation.next()),
         kept: BTreeMap::new(),
+        snapshots: BTreeSet::new(),
         landmarks: Landmarks::default(),
         hash_key: superblock.hash_key,
         next_ino: root.next_ino,

@@ -331,6 +331,7 @@ fn start(
         history: Vec::new(),
         segments: Segments::new(&storage.numbers(), storage.segment_blocks, superblock.generation.next()),
         kept: BTreeMap::new(),
+        snapshots: BTreeSet::new(),
         landmarks: crate::state::Landmarks::default(),
         hash_key: superblock.hash_key,
         next_ino: root.next_ino,

@@ -302,6 +302,7 @@ fn base(
         history: Vec::new(),
         segments: Segments::new(&storage.numbers(), storage.segment_blocks, newest.generation.next()),
         kept: BTreeMap::new(),
+        snapshots: BTreeSet::new(),
         landmarks: crate::state::Landmarks::default(),
         hash_key: newest.hash_key,
         next_ino: Ino::FIRST,

@@ -163,10 +163,11 @@ impl State {
     }
 
     pub(super) fn drop_checkpoints(&mut self, cnos: &[Cno]) -> Result<()> {
+        let named = cnos.iter().filter_map(|cno| self.kept.remove(cno)).filter(Checkpoint::is_named).count();
+        if named > 0 {
+            self.named_changed();
+        }
         for cno in cnos {
-            if self.kept.remove(cno).is_some_and(|c| c.is_named()) {
-                self.named_changed();
-            }
             self.space.remove(&self.cache, &checkpoint_key(*cno))?;
         }
         self.tidy_shed()?;

@@ -1,10 +1,9 @@
 //! What is known of how much snapshots keep: counted by a walk over history, kept up to date from then on, and stated by roots
 //! (`fs/account.rs`).
 
-use super::{HistoryTree, State};
+use super::{HistoryTree, KeptFor, State};
 use crate::breaks::{Break, broken};
 use crate::index::Value;
-use nenrin_format::items::Checkpoint;
 use nenrin_format::key::Key;
 use nenrin_format::packed::entry_bytes;
 use nenrin_format::root::Past;
@@ -105,8 +104,8 @@ impl State {
 
     /// Looks which snapshots there are.
     pub fn note_named(&mut self) {
-        let mut named = self.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
-        self.past.named = named.next().map(|first| (first, named.next_back().unwrap_or(first)));
+        self.snapshots = self.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno).collect();
+        self.past.named = self.snapshots.first().copied().zip(self.snapshots.last().copied());
         if self.past.named.is_none() {
             let (asked, buried, epoch) = (self.past.asked, self.past.buried, self.past.epoch + 1);
             self.past = KnownPast { counted: true, asked, buried, epoch, ..KnownPast::default() };
@@ -142,8 +141,14 @@ impl State {
             None => false,
             // Nearly all that dies does so in the open checkpoint.
             Some((_, newest)) if newest < death => birth <= newest,
-            Some(_) => birth < death && self.kept.range(birth..death).any(|(_, c)| Checkpoint::is_named(c)),
+            Some(_) => birth < death && self.snapshots.range(birth..death).next().is_some(),
         }
+    }
+
+    /// Whether a snapshot for which something is kept lies in its life `[birth, death)`.
+    pub fn is_kept_by_name(&self, birth: Cno, death: Cno, kept: KeptFor) -> bool {
+        let mut named = (birth < death).then(|| self.snapshots.range(birth..death)).into_iter().flatten();
+        named.any(|cno| self.kept.get(cno).is_some_and(|c| kept.is_anchor(c)))
     }
 
     /// Whether a snapshot sees what appeared then and is live.

@@ -66,6 +66,8 @@ pub struct State {
     pub segments: Segments,
     /// Kept checkpoints.
     pub kept: BTreeMap<Cno, Checkpoint>,
+    /// Those of them that have names: see [`State::note_named`].
+    pub snapshots: BTreeSet<Cno>,
     /// Versions of single files that are kept without a checkpoint.
     pub landmarks: Landmarks,
     /// Key of the hash of names.

@@ -28,6 +28,57 @@ pub(super) enum Need {
     Live,
 }
 
+/// Owners one behind the other that begin at blocks which are settled: after so many it costs less to look for the next one that is not.
+const IN_VAIN_MAX: u32 = 4;
+
+/// Blocks whose owners are asked.
+struct Asking<'a> {
+    addr: Addr,
+    settled: &'a mut [bool],
+    /// How many are not.
+    left: usize,
+    settles: &'a mut dyn FnMut(Range<usize>, &Backref) -> Result<bool>,
+    failed: Option<Error>,
+}
+
+impl Asking<'_> {
+    /// Asks one that begins there.
+    fn ask(&mut self, start: Addr, owner: &Backref) -> ControlFlow<()> {
+        let end = self.addr.0.saturating_add(self.settled.len() as u64);
+        let from = start.0.max(self.addr.0) - self.addr.0;
+        let to = start.0.saturating_add(u64::from(owner.blocks)).min(end).saturating_sub(self.addr.0).max(from);
+        let has = from as usize..to as usize;
+        let new = self.settled[has.clone()].iter().filter(|s| !**s).count();
+        let settles = if new > 0 { (self.settles)(has.clone(), owner) } else { Ok(false) };
+        match settles {
+            Ok(false) => {}
+            Ok(true) => {
+                self.settled[has].fill(true);
+                self.left -= new;
+            }
+            Err(e) => self.failed = Some(e),
+        }
+        if self.goes_on() || broken(Break::OwnersAllAsked) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    const fn goes_on(&self) -> bool {
+        self.left > 0 && self.failed.is_none()
+    }
+
+    fn next_unsettled(&self, from: usize) -> Option<usize> {
+        self.settled.iter().skip(from).position(|s| !s).map(|more| from + more)
+    }
+
+    /// The first and the last.
+    fn unsettled(&self) -> Option<(usize, usize)> {
+        self.settled.iter().position(|s| !s).zip(self.settled.iter().rposition(|s| !s))
+    }
+
+    fn end(self) -> Result<()> {
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
 /// Owners of shared extents, where each begins, and where to go on.
 type SomeOwners = (Vec<(Addr, Backref)>, Option<Key>);
 
@@ -100,26 +151,56 @@ impl State {
 
     /// Who needs each of these blocks, as far as back references tell. A block may have very many owners, and one that is live says all.
     fn needs(&self, addr: Addr, blocks: u32) -> Result<Vec<Need>> {
-        let end = addr.0.saturating_add(u64::from(blocks));
-        let (mut out, mut live) = (vec![Need::None; blocks as usize], 0);
-        // Most owners have the same blocks, and those that begin before these may have none of them.
-        for starts in [addr.0..end, first_start(addr)..addr.0] {
-            self.each_owner(starts, &mut |start, owner| {
-                let from = start.0.max(addr.0) - addr.0;
-                let to = (start.0 + u64::from(owner.blocks)).min(end).saturating_sub(addr.0).max(from);
-                for need in &mut out[from as usize..to as usize] {
-                    let now = (*need).max(Need::of(&owner.owner));
-                    live += u32::from(now == Need::Live && *need != now);
-                    *need = now;
-                }
-                let all = live == blocks && !broken(Break::OwnersAllAsked);
-                if all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            if live == blocks && !broken(Break::OwnersAllAsked) {
-                break;
-            }
-        }
+        let mut out = vec![Need::None; blocks as usize];
+        self.ask_owners(addr, &mut vec![false; blocks as usize], &mut |has, owner| {
+            let need = Need::of(&owner.owner);
+            out[has].iter_mut().for_each(|before| *before = need.max(*before));
+            Ok(need == Need::Live)
+        })?;
         Ok(out)
+    }
+
+    /// Asks owners of the blocks from `addr` on that are not settled, of each until it is: `settles` is given which of the blocks an owner
+    /// has, and says whether that settles them. A block may have very many owners, and so may blocks beside it, so no more of them are
+    /// asked than must be; of one block some may be asked twice.
+    ///
+    /// # Errors
+    /// As [`State::owners`]; what `settles` says.
+    pub fn ask_owners(
+        &self,
+        addr: Addr,
+        settled: &mut [bool],
+        settles: &mut dyn FnMut(Range<usize>, &Backref) -> Result<bool>,
+    ) -> Result<()> {
+        let (end, all_asked) = (addr.0.saturating_add(settled.len() as u64), broken(Break::OwnersAllAsked));
+        let place = |start: Addr| (start.0 - addr.0) as usize;
+        let mut asking = Asking { addr, left: settled.iter().filter(|s| !**s).count(), settled, settles, failed: None };
+        // Most owners have the same blocks.
+        let mut from = asking.next_unsettled(0);
+        while let Some(first) = from.take() {
+            let mut in_vain = 0;
+            self.each_owner(addr.0 + first as u64..end, &mut |start, owner| {
+                in_vain = if asking.settled[place(start)] { in_vain + 1 } else { 0 };
+                asking.ask(start, &owner)?;
+                if in_vain < IN_VAIN_MAX || all_asked {
+                    return ControlFlow::Continue(());
+                }
+                from = asking.next_unsettled(place(start) + 1);
+                ControlFlow::Break(())
+            })?;
+        }
+        // Those that begin before may have none of them. Who begins at one that is not settled was asked.
+        let unsettled =
+            if all_asked { asking.settled.len().checked_sub(1).map(|last| (0, last)) } else { asking.unsettled() };
+        let Some((first, last)) = unsettled.filter(|_| asking.goes_on() || all_asked) else { return asking.end() };
+        let behind = if asking.left == asking.settled.len() { addr.0 } else { addr.0 + last as u64 };
+        self.each_owner(first_start(addr.add(first as u32))..behind, &mut |start, owner| {
+            if start >= addr && !asking.settled[place(start)] && !all_asked {
+                return ControlFlow::Continue(());
+            }
+            asking.ask(start, &owner)
+        })?;
+        asking.end()
     }
 
     /// Whether each of these blocks has an owner, as far as back references tell.

@@ -43,6 +43,37 @@ impl Sheds {
     }
 }
 
+/// The oldest checkpoints, as far as all of them are snapshots that may have what was shed.
+struct Named {
+    /// Their numbers, and when the last of all got its name that are not newer.
+    until: Vec<(Cno, Cno)>,
+    /// The first that is none.
+    other: Option<Cno>,
+}
+
+impl Named {
+    /// Of these, in order. A snapshot that was the first of its day and got its name later is one for what is kept by day as well, and
+    /// that may have gone by what was shed.
+    fn before_others<'a>(kept: impl Iterator<Item = (&'a Cno, &'a Checkpoint)>) -> Self {
+        let (mut until, mut last) = (Vec::new(), Cno(0));
+        for (cno, c) in kept {
+            if !c.is_named() || c.is_daily() && c.named_at > cno.next() || broken(Break::ShedsPileUp) {
+                return Self { until, other: Some(*cno) };
+            }
+            last = last.max(c.named_at);
+            until.push((*cno, last));
+        }
+        Self { until, other: None }
+    }
+
+    /// Whether what was shed is kept for all that are older.
+    fn have_all_before(&self, shed: &Shed) -> bool {
+        let older = self.until.partition_point(|(cno, _)| *cno < shed.upto);
+        let by = older.checked_sub(1).map_or(Cno(0), |newest| self.until[newest].1);
+        self.other.is_none_or(|cno| cno >= shed.upto) && by <= shed.at
+    }
+}
+
 impl State {
     pub(super) fn shed(&mut self, ino: Ino, upto: Cno, wall: Time, blocks: u64) -> Result<()> {
         if upto > self.open_cno || self.shed.len() > SHED_MAX {
@@ -62,17 +93,14 @@ impl State {
     }
 
     /// Lets go of what no kept checkpoint needs to know: where all older ones are snapshots for which what was shed is kept anyway, it
-    /// forbids nothing. A snapshot that was the first of its day and got its name later is one for what is kept by day as well, and that
-    /// may have gone by what was shed.
+    /// forbids nothing.
     pub(super) fn tidy_shed(&mut self) -> Result<()> {
-        let all = |shed: &Shed| {
-            let keeps = |(cno, c): (&Cno, &Checkpoint)| {
-                let by = if c.is_daily() { shed.at.min(cno.next()) } else { shed.at };
-                c.is_named() && c.named_at <= by && !broken(Break::ShedsPileUp)
-            };
-            self.kept.range(..shed.upto).all(keeps)
-        };
-        let over: Vec<_> = self.shed.0.iter().filter(|(_, (_, shed))| all(shed)).map(|(k, v)| (*k, v.0)).collect();
+        if self.shed.0.is_empty() {
+            return Ok(());
+        }
+        let named = Named::before_others(self.kept.iter());
+        let over = self.shed.0.iter().filter(|(_, (_, shed))| named.have_all_before(shed));
+        let over: Vec<_> = over.map(|(k, v)| (*k, v.0)).collect();
         for ((ino, upto), number) in over {
             self.shed.0.remove(&(ino, upto));
             self.space.remove(&self.cache, &shed_key(ino, number))?;
@@ -104,4 +132,59 @@ impl State {
 /// Key of an item in the space tree.
 const fn shed_key(ino: Ino, number: u32) -> Key {
     Key::space(Kind::Shed, number, ino.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_device::Prng;
+    use nenrin_format::items::{CHECKPOINT_DAILY, CHECKPOINT_NAMED};
+
+    /// As asking each checkpoint says.
+    fn asked_of_each(kept: &BTreeMap<Cno, Checkpoint>, shed: &Shed) -> bool {
+        kept.range(..shed.upto).all(|(cno, c)| {
+            let by = if c.is_daily() { shed.at.min(cno.next()) } else { shed.at };
+            c.is_named() && c.named_at <= by
+        })
+    }
+
+    fn checkpoint(flags: u32, named_at: u64) -> Checkpoint {
+        Checkpoint { wall: Time(0), mounted_nanos: 0, flags, named_at: Cno(named_at), name: Vec::new() }
+    }
+
+    #[test]
+    fn what_forbids_nothing_is_found_at_once() {
+        let mut random = Prng::new(9);
+        let (mut yes, mut no) = (0, 0);
+        for _ in 0..3000 {
+            let mut one = |cno: u64| {
+                let named = random.below(12) > 0;
+                let daily = if random.below(4) == 0 { CHECKPOINT_DAILY } else { 0 };
+                let named_at = if random.below(4) == 0 { cno + random.below(8) } else { cno };
+                checkpoint(if named { daily | CHECKPOINT_NAMED } else { daily }, if named { named_at } else { 0 })
+            };
+            let kept: BTreeMap<Cno, Checkpoint> = (1..=8).map(|n| (Cno(n * 2), one(n * 2))).collect();
+            let upto = random.below(20);
+            let shed = Shed { upto: Cno(upto), at: Cno(upto + random.below(6)), wall: Time(0), blocks: 1 };
+            let found = Named::before_others(kept.iter()).have_all_before(&shed);
+            assert_eq!(found, asked_of_each(&kept, &shed), "{kept:?} {shed:?}");
+            (yes, no) = (yes + u32::from(found), no + u32::from(!found));
+        }
+        assert!(yes > 500 && no > 500, "{yes} {no}");
+    }
+
+    /// Who lets checkpoints go looks at each snapshot once, and at none behind the first checkpoint without a name.
+    #[test]
+    fn no_checkpoint_is_looked_at_for_each_file() {
+        let mut kept: BTreeMap<Cno, Checkpoint> =
+            (1..=10_000).map(|cno| (Cno(cno), checkpoint(CHECKPOINT_NAMED, cno))).collect();
+        let looked = |kept: &BTreeMap<Cno, Checkpoint>| {
+            let mut looked = 0;
+            Named::before_others(kept.iter().inspect(|_| looked += 1));
+            looked
+        };
+        assert_eq!(looked(&kept), 10_000);
+        kept.insert(Cno(10), checkpoint(0, 0));
+        assert_eq!(looked(&kept), 10);
+    }
 }

@@ -58,42 +58,62 @@ impl State {
     /// A node that cannot be read; an item that makes no sense.
     pub fn versions(&self, from: &Key, to: &Key) -> Result<Vec<Version>> {
         let mut out = Vec::new();
-        self.each_version(&mut out, from, to, true)?;
+        let mut bad: Option<Error> = None;
+        let mut take = |k: &Key, v: &Value| match self.version(k, v) {
+            Ok(version) => {
+                out.extend(version);
+                ControlFlow::Continue(())
+            }
+            Err(why) => {
+                bad = Some(why);
+                ControlFlow::Break(())
+            }
+        };
+        self.live.scan(&self.cache, from, to, &mut take)?;
+        for t in &self.history {
+            t.tree.scan(&self.cache, from, &to.died(u64::MAX), &mut take)?;
+        }
+        if let Some(why) = bad {
+            return Err(why);
+        }
         out.sort_by_key(|v| (v.key, v.span.from));
         Ok(out)
     }
 
-    fn each_version(&self, out: &mut Vec<Version>, from: &Key, to: &Key, live: bool) -> Result<()> {
-        let mut bad: Option<Error> = None;
-        let mut take = |k: &Key, v: &Value| match items::birth(v) {
-            Ok(_) if self.is_forgotten(k, v) => ControlFlow::Continue(()),
-            Ok(birth) => {
-                let span = Span { from: birth, to: (k.death != 0).then_some(Cno(k.death)) };
-                out.push(Version { key: k.living(), span, value: v.clone() });
-                ControlFlow::Continue(())
-            }
-            Err(why) => {
-                bad = Some(bad_item(k, why));
-                ControlFlow::Break(())
-            }
-        };
-        if live {
-            self.live.scan(&self.cache, from, to, &mut take)?;
+    /// What an item is a version of, unless that is to be forgotten.
+    fn version(&self, key: &Key, value: &Value) -> Result<Option<Version>> {
+        if items::birth(value).is_ok() && self.is_forgotten(key, value) {
+            return Ok(None);
         }
-        for t in &self.history {
-            t.tree.scan(&self.cache, from, &to.died(u64::MAX), &mut take)?;
-        }
-        bad.map_or(Ok(()), Err)
+        let birth = items::birth(value).map_err(|why| bad_item(key, why))?;
+        let span = Span { from: birth, to: (key.death != 0).then_some(Cno(key.death)) };
+        Ok(Some(Version { key: key.living(), span, value: value.clone() }))
     }
 
-    /// As [`State::versions`], of those that have ended only.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn ended(&self, from: &Key, to: &Key) -> Result<Vec<Version>> {
-        let mut out = Vec::new();
-        self.each_version(&mut out, from, to, false)?;
-        Ok(out)
+    /// As [`State::versions`], or without those that have not ended, of what can be read, and why the rest cannot.
+    #[must_use]
+    pub fn versions_left(&self, from: &Key, to: &Key, live: bool) -> (Vec<Version>, Vec<Error>) {
+        let (mut out, mut bad, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut take = |k: &Key, v: &Value| {
+            match self.version(k, v) {
+                Ok(version) => out.extend(version),
+                Err(why) => bad.push(why),
+            }
+            ControlFlow::Continue(())
+        };
+        let mut lose = |why: Error, _: Option<Key>| {
+            lost.push(why);
+            ControlFlow::Continue(())
+        };
+        if live {
+            self.live.scan_over(&self.cache, (from, to), &mut take, &mut lose);
+        }
+        for t in &self.history {
+            t.tree.scan_over(&self.cache, (from, &to.died(u64::MAX)), &mut take, &mut lose);
+        }
+        bad.append(&mut lost);
+        out.sort_by_key(|v| (v.key, v.span.from));
+        (out, bad)
     }
 
     /// The first and the last kept checkpoint in a span.

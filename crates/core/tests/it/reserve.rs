@@ -278,6 +278,48 @@ fn reserve_very_much() {
     fs.close().unwrap();
 }
 
+/// A file that is reserved and then written in very many small pieces is reserved, and zeroed, once more on a full volume: nothing is
+/// left to be reserved.
+fn reserve_in_pieces_again() {
+    let w = World::with(320 << 20, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let (f, other) = (create(&fs, "f"), create(&fs, "other"));
+    let bytes = 160 * MIB;
+    reserve(&fs, f, 0, bytes);
+    for block in (0..bytes / 4096).step_by(2) {
+        assert_eq!(fs.write(f, block * 4096, &[7; 4096], 0).unwrap(), 4096);
+    }
+    fs.sync_all().unwrap();
+    let before = fs.usage().reserved_blocks;
+    assert_eq!(before, bytes / 8192);
+    reserve(&fs, f, 0, bytes);
+    assert_eq!(fs.usage().reserved_blocks, before, "blocks are reserved once more");
+    let mut taken = 0;
+    while fs.usage().available_blocks > 1500 {
+        reserve(&fs, other, taken * MIB, MIB);
+        taken += 1;
+    }
+    fs.sync_all().unwrap();
+    let before = fs.usage().reserved_blocks;
+    reserve(&fs, f, 0, bytes);
+    fs.sync_all().unwrap();
+    assert_eq!(fs.usage().reserved_blocks, before);
+    fs.allocate(f, AllocateMode::Zero, 0, bytes).unwrap();
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_is_reserved_in_pieces_is_reserved_once() {
+    reserve_in_pieces_again();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "blocks are reserved once more")]
+fn pieces_that_are_reserved_once_more_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::PiecesOverlooked, reserve_in_pieces_again);
+}
+
 /// Copying over, exchanging forks, and a commit in between leave the sum right.
 #[test]
 fn the_sum_is_right_whatever_happens_to_the_file() {
