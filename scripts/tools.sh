@@ -66,8 +66,8 @@ udev() {
         for package in *.deb; do dpkg-deb -x "$package" ../root || exit 1; done
         # Where they are differs with whether /lib is /usr/lib.
         find "$tools/udev/root" -name 'libsystemd-shared*.so' -exec mv -t .. {} + &&
-            find "$tools/udev/root" -name udevadm -type f -exec mv -t .. {} + &&
-            find "$tools/udev/root" -name rules.d -path '*lib/udev*' -exec mv -T {} ../rules \;
+            find "$tools/udev/root" -path '*bin/udevadm' -type f -exec mv -t .. {} + &&
+            find "$tools/udev/root" -name rules.d -path '*lib/udev*' -prune -exec mv -T {} ../rules \;
     ) </dev/null >"$tools/udev.log" 2>&1
     [ -e "$tools/udev/rules" ] || say "udevadm cannot be had: $(tail -n 1 "$tools/udev.log")" >&2
 }

@@ -73,8 +73,9 @@ fn the_helpers_know_it_too() {
     let mut mounting = std::process::Command::new(place.path("mount.nenrin"));
     let mounting = mounting.args([&known, &mnt]).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(500));
-    let Some(device) = Loop::over(&image) else { return };
+    let device = Loop::over(&image);
     let out = mounting.wait_with_output().unwrap();
+    let Some(device) = device else { return };
     assert!(out.status.success(), "{out:?}");
     assert_eq!(place.info()["device"], device.0);
     place.umount().ok();
