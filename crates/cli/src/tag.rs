@@ -13,6 +13,7 @@ use crate::device;
 use crate::error::Fail;
 use crate::machine::{self, Patience, Seen, Sign};
 use crate::report::show_uuid;
+use crate::sys;
 use nenrin_format::superblock::LABEL_BYTES_MAX;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -234,7 +235,8 @@ pub fn looked_at(seen: &[Seen]) -> String {
 /// Why a device could not be looked at.
 pub fn why(e: &io::Error) -> String {
     match e.kind() {
-        io::ErrorKind::PermissionDenied => "permission denied; root may".to_owned(),
+        io::ErrorKind::PermissionDenied if sys::euid() != 0 => "permission denied; root may".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         io::ErrorKind::TimedOut if e.raw_os_error().is_none() => "does not answer".to_owned(),
         io::ErrorKind::NotFound => "no such file or device".to_owned(),
         _ => e.to_string(),
@@ -368,11 +370,10 @@ mod tests {
         assert!(looked_at(&[]).contains("no block device that one could be on"));
         let all = [seen("/dev/a", Ok(None)), seen("/dev/b", denied()), seen("/dev/c", denied())];
         let told = none(Path::new("LABEL=x"), &Tag::Label(b"x".to_vec()), &all).to_string();
-        assert_eq!(
-            told,
-            "LABEL=x: no volume has this label: /dev/a was looked at, of the block devices of this machine; \
-             not /dev/b and /dev/c (permission denied; root may)"
-        );
+        let denied = why(&io::Error::from(io::ErrorKind::PermissionDenied));
+        assert!(denied.starts_with("permission denied") && denied.contains("root") == (sys::euid() != 0));
+        let wanted = "LABEL=x: no volume has this label: /dev/a was looked at, of the block devices of this machine; not /dev/b and /dev/c";
+        assert_eq!(told, format!("{wanted} ({denied})"));
         let many: Vec<Seen> = (0..20).map(|n| seen(&format!("/dev/{n}"), Ok(None))).collect();
         assert!(looked_at(&many).contains("/dev/7 and 12 more"));
     }
