@@ -21,7 +21,7 @@ help:
 	@echo 'make compare  what file systems write to their device, into docs/COMPARISON.md (needs root)'
 	@echo 'make trace-cost  what recording requests costs the work that is recorded (needs root)'
 	@echo 'make soak     the long tests, bounded and resumable'
-	@echo 'make install  nenrin and its mount, mkfs and fsck helpers under PREFIX (/usr/local)'
+	@echo 'make install  nenrin and its mount, mkfs and fsck helpers under PREFIX (/usr/local), and a rule for udev'
 
 build:
 	@scripts/setup.sh build

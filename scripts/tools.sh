@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools.sh: public test suites that no distribution packages, into target/tools/bin: pjdfstest and
 # fsx from crates.io; SQLite's speedtest1 and kvtest from the source package of this
-# distribution. What is there already is left alone; what cannot be had is said, and the
+# distribution. And udevadm, where there is no udev: unpacked into target/tools/udev, since an installed one would start its daemon. What is there already is left alone; what cannot be had is said, and the
 # tests that need it say so too.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -53,10 +53,30 @@ sqlite() {
     rm -rf "$apt"
 }
 
+udev() {
+    PATH="$PATH:/usr/sbin:/sbin" command -v udevadm >/dev/null && return
+    [ ! -e "$tools/udev/rules" ] || return
+    command -v apt-get >/dev/null || { say "udevadm: no apt-get to get it with" >&2; return; }
+    rm -rf "$tools/udev"
+    mkdir -p "$tools/udev/packages"
+    (
+        cd "$tools/udev/packages" || exit 1
+        get() { apt-get -qq -o APT::Sandbox::User= download "$@"; }
+        get udev libsystemd-shared || { apt-get -qq update && get udev libsystemd-shared; } || exit 1
+        for package in *.deb; do dpkg-deb -x "$package" ../root || exit 1; done
+        # Where they are differs with whether /lib is /usr/lib.
+        find "$tools/udev/root" -name 'libsystemd-shared*.so' -exec mv -t .. {} + &&
+            find "$tools/udev/root" -path '*bin/udevadm' -type f -exec mv -t .. {} + &&
+            find "$tools/udev/root" -name rules.d -path '*lib/udev*' -prune -exec mv -T {} ../rules \;
+    ) </dev/null >"$tools/udev.log" 2>&1
+    [ -e "$tools/udev/rules" ] || say "udevadm cannot be had: $(tail -n 1 "$tools/udev.log")" >&2
+}
+
 # Most of what they do is calls: to be built soon is worth more here than to be fast.
 export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=false CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 # Mostly waits for the network.
 sqlite &
+udev &
 crate fsx 0.3.0
 # Only root can run it.
 [ "$(id -u)" != 0 ] || crate pjdfstest 0.2.2

@@ -20,6 +20,8 @@ sbin=$(readlink -f /sbin)
 mount -t overlay -o "lowerdir=$sbin,upperdir=$W/up,workdir=$W/work" none "$sbin"
 mkdir -p "$W/run" /run/mount
 mount --bind "$W/run" /run/mount
+RULES=$W/rules
+export RULES
 PREFIX=$W/usr DESTDIR='' scripts/install.sh >/dev/null
 nenrin=$W/usr/bin/nenrin
 man=$W/usr/share/man/man8

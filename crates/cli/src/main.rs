@@ -13,11 +13,13 @@ mod database;
 mod describe;
 mod device;
 mod diff;
+mod encode;
 mod ending;
 mod error;
 mod fuller;
 mod less;
 mod libmount;
+mod machine;
 mod manual;
 mod members;
 mod mended;
@@ -38,6 +40,7 @@ mod size;
 mod space;
 mod states;
 mod sys;
+mod tag;
 mod target;
 mod teller;
 mod then;
@@ -124,6 +127,9 @@ fn explain(command: &str) -> Outcome {
     Ok(0)
 }
 
+/// How a volume is named that is on a block device.
+const BY_NAME: &str = "\
+Where a command takes a DEVICE of a volume that there is, LABEL=NAME and UUID=... mean one, too;\nnenrin probe lists them.";
 /// What somebody in need looks for.
 const GOING_BACK: &str = "\
 Overwrote a file?  nenrin history FILE, then nenrin restore FILE --at NUMBER --force
@@ -132,7 +138,7 @@ Is the volume full? Keep the state before anything is written: nenrin snapshot c
 Every state is also there to look at: MOUNTPOINT/.nenrin/at/NUMBER/
 ";
 const EXIT_CODES: &str = "exit codes: 0 done, 1 failed, or not all of it done, 2 called wrongly, 130 interrupted; check has those of fsck(8),\n\
-and scrub 0 nothing wrong, 1 all damage mended, 4 damage left, 8 it could not run.";
+scrub 0 nothing wrong, 1 all damage mended, 4 damage left, 8 it could not run, and probe those of blkid(8).";
 /// What needs no module of its own.
 const OTHERS: [(&str, &str); 2] = [
     ("help", "Lists the commands, or explains one: nenrin help COMMAND; manual pages: nenrin help --man DIR"),
@@ -145,7 +151,7 @@ fn overview() -> String {
     for (name, about) in rows.chain(OTHERS) {
         out.push_str(&format!("  {name:<12} {about}\n"));
     }
-    out.push_str(&format!("\n{GOING_BACK}\n{EXIT_CODES}\n"));
+    out.push_str(&format!("\n{BY_NAME}\n\n{GOING_BACK}\n{EXIT_CODES}\n"));
     out
 }
 

@@ -63,10 +63,13 @@ const MORE: &[(&str, &str, &[&str])] = &[
         "mount",
         "FSTAB",
         &[
-            "/dev/sdb1 /data nenrin noatime,allow_other,nofail 0 0:\nmounts a volume at boot, for all users",
-            "/dev/disk/by-id/ONE /data nenrin x-systemd.requires=/dev/disk/by-id/TWO,nofail 0 0:\nthe same of a volume of two devices. One of them is named, by a name that stays (those of /dev/sdb1 may \
-             be given to others at the next boot), with x-systemd.requires= for each of the others; these are found. A list, as /dev/sdb1,/dev/sdc1, is no device to systemd, which waits for it in vain.",
-            "mount(8) waits for devices of the volume that are not there yet, 10 seconds at most. degraded does not belong into fstab: a device that comes later than that would be left out, and \
+            "UUID=0f8fad5b-d9cb-469f-a165-70867728950e /data nenrin noatime,allow_other,nofail 0 0:\nmounts a volume at boot, for all users, and goes on without it where it is not there. A name as /dev/sdb1 may be \
+             given to another device at the next boot. Of a volume of several devices each has this UUID, and is enough: the others are found. A list, as /dev/sdb1,/dev/sdc1, is no device to systemd, which waits \
+             for it in vain.",
+            "LABEL=my\\040disk /data nenrin nofail 0 0:\nthe same by the label, in which a space is written so.",
+            "/srv/work.img /data nenrin nofail 0 0:\na volume in a file.",
+            "UUID= and LABEL= need the rule for udev that make install has put beside its own (66-nenrin.rules). Without it write a name of /dev/disk/by-id, and by hand nenrin mount LABEL=..., which looks itself.",
+            "mount(8) waits for devices of the volume that are not there yet, 10 seconds at most; x-systemd.requires=/dev/disk/by-id/... has systemd wait for one that takes longer. degraded does not belong into fstab: a device that comes later than that would be left out, and \
              what is written until it is up to date again would have one copy less. Where one is lost mount it by hand, with -o degraded, and see nenrin-device(8).",
         ],
     ),
@@ -151,6 +154,7 @@ fn overview() -> String {
     for command in cmd::ALL {
         page.control("TP", []).text([bold(page_name(command.name)), roman("(8)")]).text([roman(command.about)]);
     }
+    page.control("PP", []).text([roman(crate::BY_NAME)]);
     page.control("SH", ["GOING BACK"]);
     verbatim(&mut page, crate::GOING_BACK);
     page.control("SH", ["EXIT STATUS"]).text([roman(crate::EXIT_CODES)]);

@@ -5,13 +5,14 @@
 
 use crate::device::{self, Device};
 use crate::error::Fail;
+use crate::machine::{self, Patience, Seen, Sign, own_identity};
 use crate::output;
-use nenrin_device::{BLOCK_BYTES, DeviceError, OpenMode};
-use nenrin_format::superblock::{SLOT_BLOCK, SLOTS_PER_AREA, Superblock};
+use nenrin_device::{DeviceError, OpenMode};
+use nenrin_format::superblock::Superblock;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -100,7 +101,7 @@ pub fn open(named: &[PathBuf], open: impl Fn(&Path) -> Result<Device, Fail>) -> 
     if let ([device], [path]) = (&members.devices[..], &members.paths[..]) {
         let newest = nenrin_core::probe(device.as_ref()).ok().and_then(|p| p.newest().ok().cloned());
         if let Some(sb) = newest.filter(|sb| sb.members() > 1) {
-            for other in others(path, &sb) {
+            for other in others(path, &sb, Patience::USUAL) {
                 members.devices.push(open(&other)?);
                 members.paths.push(other);
             }
@@ -162,7 +163,7 @@ pub fn wait_for_late(named: &[PathBuf], degraded: bool, time: Duration) {
 fn missing(named: &[PathBuf], degraded: bool) -> usize {
     let mut there: Vec<Superblock> = named.iter().filter_map(|path| newest_of(path)).collect();
     let beside = match (named, &there[..]) {
-        ([path], [sb]) if sb.members() > 1 => others(path, sb),
+        ([path], [sb]) if sb.members() > 1 => others(path, sb, Patience::SHORT),
         _ => Vec::new(),
     };
     there.extend(beside.iter().filter_map(|path| newest_of(path)));
@@ -175,20 +176,23 @@ fn missing(named: &[PathBuf], degraded: bool) -> usize {
 }
 
 /// Other devices of the volume that `path` belongs to.
-fn others(path: &Path, sb: &Superblock) -> Vec<PathBuf> {
+fn others(path: &Path, sb: &Superblock, patience: Patience) -> Vec<PathBuf> {
+    let is_other = |sign: &Sign| sign.head.uuid == sb.uuid && sign.own().is_some() && sign.own() != own_identity(sb);
     let is_block = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
-    let candidates = if is_block { block_devices() } else { siblings(path) };
+    let candidates: Vec<Seen> = if is_block {
+        let is_complete = |signs: &[Sign]| signs.iter().filter(|sign| is_other(sign)).count() + 1 >= sb.members();
+        machine::look(machine::block_devices(), patience, is_complete)
+    } else {
+        siblings(path).into_iter().map(|path| Seen { sign: machine::sign_of(&path), path }).collect()
+    };
     let mut found = Vec::new();
     let mut known = device::identities(path);
-    for candidate in candidates {
+    for candidate in candidates.into_iter().filter(|c| matches!(&c.sign, Ok(Some(sign)) if is_other(sign))) {
         // Another way to one that is known is no other device.
-        let identities = device::identities(&candidate);
-        if !identities.is_empty()
-            && !identities.iter().any(|i| known.contains(i))
-            && member_of(&candidate).is_some_and(|(uuid, own)| uuid == sb.uuid && own != own_identity(sb))
-        {
+        let identities = device::identities(&candidate.path);
+        if !identities.is_empty() && !identities.iter().any(|i| known.contains(i)) {
             known.extend(identities);
-            found.push(candidate);
+            found.push(candidate.path);
         }
     }
     found.sort();
@@ -201,29 +205,9 @@ fn siblings(path: &Path) -> Vec<PathBuf> {
     files.map(|e| e.path()).take(CANDIDATES_MAX).collect()
 }
 
-fn block_devices() -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
-    let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
-    names.map(|name| Path::new("/dev").join(name)).collect()
-}
-
-/// The identity of the device that holds a root. Two devices in one place of the volume differ in it: one has replaced the other.
-fn own_identity(sb: &Superblock) -> Option<[u8; 16]> {
-    sb.devices.get(usize::from(sb.device_index)).map(|d| d.uuid)
-}
-
-/// The volume that the first slots of a device name, and its own identity.
-fn member_of(path: &Path) -> Option<([u8; 16], Option<[u8; 16]>)> {
-    newest_of(path).map(|sb| (sb.uuid, own_identity(&sb)))
-}
-
-/// The newest root of the first slots of a device.
+/// What a device says of its volume, where this program understands it.
 fn newest_of(path: &Path) -> Option<Superblock> {
-    // Of what else there may be, as a pipe, opening waits.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    let mut slots = vec![0; SLOTS_PER_AREA as usize * BLOCK_BYTES];
-    file.read_exact_at(&mut slots, SLOT_BLOCK * BLOCK_BYTES as u64).ok()?;
-    slots.chunks_exact(BLOCK_BYTES).filter_map(|s| Superblock::decode(s).ok()).max_by_key(|sb| sb.generation.0)
+    machine::sign_of(path).ok()?.and_then(|sign| sign.root)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use crate::cmd::{check, mkfs, mount, umount};
 use crate::command::text_value;
 use crate::error::{Fail, Outcome};
-use crate::{device, members, output};
+use crate::{device, members, output, tag};
 use nenrin_device::OpenMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -125,6 +125,7 @@ fn fsck(parser: &mut lexopt::Parser) -> Outcome {
         }
     }
     let path = device.ok_or_else(|| Fail::usage("a device is needed: fsck.nenrin [-apyn] DEVICE"))?;
+    let path = tag::device(&path).map_err(check::not_found)?;
     if automatic { quick(&path) } else { check::check_device(&path, false, false) }
 }
 

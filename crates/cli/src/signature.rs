@@ -77,6 +77,8 @@ const MARKS: &[Mark] = &[
     mark(MD, 0, MD_MAGIC),
 ];
 
+/// What begins as something to boot from, which a volume may, too.
+pub const BOOT_SECTOR: &str = "a boot sector";
 const MD: &str = "a RAID member (md)";
 const MD_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
 const GPT: &str = "a partition table (GPT)";
@@ -116,7 +118,7 @@ pub fn find(head: &[u8]) -> Option<&'static str> {
     if holds(510, &[0x55, 0xaa]) {
         let entries: Vec<&[u8]> = head[446..510].chunks_exact(16).collect();
         let plausible = entries.iter().all(|e| e[0] & 0x7f == 0) && entries.iter().any(|e| e[4] != 0);
-        return Some(if plausible { "a partition table (MBR)" } else { "a boot sector" });
+        return Some(if plausible { "a partition table (MBR)" } else { BOOT_SECTOR });
     }
     None
 }
@@ -233,7 +235,7 @@ mod tests {
         head[446 + 4] = 0x83;
         assert_eq!(find(&head), Some("a partition table (MBR)"));
         head[446] = 7;
-        assert_eq!(find(&head), Some("a boot sector"));
+        assert_eq!(find(&head), Some(BOOT_SECTOR));
         head[512..520].copy_from_slice(b"EFI PART");
         assert_eq!(find(&head), Some("a partition table (GPT)"));
     }

@@ -2,7 +2,7 @@
 
 use crate::control::{self, CheckpointData, Client, Request, SegmentData, VolumeInfo};
 use crate::error::Fail;
-use crate::{device, members, mounts, report};
+use crate::{device, members, mounts, report, tag};
 use nenrin_core::{Fs, MountOptions};
 use nenrin_device::{DeviceError, OpenMode};
 use std::fs;
@@ -25,11 +25,12 @@ fn is_ours(path: &Path, e: &io::Error) -> bool {
 }
 
 impl Target {
-    /// The volume that a directory lies on, or that is on a device.
+    /// The volume that a directory lies on, or that is on a device, or is known by its label or UUID.
     ///
     /// # Errors
     /// There is none; somebody else has it.
     pub fn find(path: &Path) -> Result<Self, Fail> {
+        let path = &*tag::device(path)?;
         if members::split(path).len() > 1 {
             return Self::of_devices(path);
         }

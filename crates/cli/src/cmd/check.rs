@@ -5,7 +5,7 @@ use crate::error::{Fail, Outcome, USAGE};
 use crate::output::{self, Progress, printable};
 use crate::repair::{self, How};
 use crate::states::tell_path;
-use crate::{device, members, report};
+use crate::{device, members, report, tag};
 use nenrin_core::check::{Finding, Severity, Step, What};
 use nenrin_core::{CheckOptions, CheckReport, check};
 use nenrin_device::OpenMode;
@@ -29,6 +29,7 @@ pub const COMMAND: Command = Command {
     notes: "A volume recovers by itself when it is mounted, so no check is ever needed for that.\n\
             Of a volume of several devices one is enough where the others are files in the same directory, or block devices of\n\
             this machine; otherwise name all, since a repair goes on without a mirror's device that was neither named nor found.\n\
+            DEVICE may be LABEL=NAME or UUID=... of a volume on block devices of this machine; nenrin probe lists them.\n\
             Findings, losses (8xx) and what is mended without loss (9xx) have stable numbers; notes mean no harm.\n\
             --repair reads all content and plans completely before it writes; it writes into free segments only, so that a\n\
             power cut leaves the volume as it was, or repaired. What has no second copy and no trace is lost; names and\n\
@@ -44,6 +45,7 @@ pub const COMMAND: Command = Command {
     examples: &[
         ("check --data work.img", "verifies everything"),
         ("check -n /dev/sdb1", "verifies the index and the log"),
+        ("check LABEL=backup", "the volume on a block device with this label"),
         ("check --repair -n work.img", "what a repair would do, and what is lost"),
         ("check --repair --yes work.img", "repairs it"),
         ("check --repair -n a/one.img b/two.img", "devices that lie in different directories"),
@@ -72,7 +74,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(true)
     })
     .map_err(misuse)?;
-    let named: Vec<PathBuf> = given.iter().flat_map(|g| members::split(Path::new(g))).collect();
+    let named = tag::devices(&given).map_err(not_found)?;
     if named.is_empty() {
         return Err(misuse(COMMAND.misuse("a device is needed")));
     }
@@ -89,6 +91,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 /// As fsck(8) counts.
 pub fn misuse(fail: Fail) -> Fail {
     if fail.code == USAGE { fail.with_code(MISUSE) } else { fail }
+}
+
+/// The failure to tell which device is meant.
+pub fn not_found(fail: Fail) -> Fail {
+    if fail.code == USAGE { misuse(fail) } else { fail.with_code(COULD_NOT) }
 }
 
 /// Verifies, prints findings, and gives fsck's exit code.

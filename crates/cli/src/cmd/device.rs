@@ -53,6 +53,7 @@ pub const COMMAND: Command = Command {
     examples: &[
         ("device list ~/work", "the volume mounted there"),
         ("device list /dev/sdb1", "a volume that need not be mounted; its other devices are found"),
+        ("device list LABEL=backup", "the same, by the label of the volume"),
         ("device add ~/work /dev/sdd1", "one more device, with progress"),
         ("device add --size 10G ~/work ~/more.img", "the same with an image file, which is made"),
         ("device remove ~/work /dev/sdb1", "moves everything to the others, then lets it go"),

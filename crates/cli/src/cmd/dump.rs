@@ -5,7 +5,7 @@ use crate::command::{Command, arguments};
 use crate::describe;
 use crate::device::{self, Device};
 use crate::error::{At, Fail, Outcome};
-use crate::output;
+use crate::{output, tag};
 use nenrin_device::{BLOCK_BYTES, OpenMode};
 use nenrin_format::node::{self, TreeId};
 use nenrin_format::partial::{Header, PartialHeader, PartialKind, SUMMARY_BLOCKS_MAX, Summary};
@@ -23,7 +23,8 @@ pub const COMMAND: Command = Command {
     usage: &["dump [--json] [--nodes] DEVICE [SEGMENT]"],
     about: "Decodes what is on a device: root slots and roots, or one segment with its records",
     options: &[("--nodes", "with SEGMENT: the items of index nodes too"), ("--json", "as JSON")],
-    notes: "Nothing is recovered, and nothing is written. The structures are described in docs/FORMAT.md.",
+    notes: "DEVICE may be LABEL=NAME or UUID=... as well.\n\
+            Nothing is recovered, and nothing is written. The structures are described in docs/FORMAT.md.",
     examples: &[
         ("dump work.img", "the root slots, and the roots they name"),
         ("dump work.img 3", "every partial segment in segment 3"),
@@ -41,7 +42,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         }
         Ok(true)
     })?;
-    let path = Path::new(given.first().ok_or_else(|| COMMAND.misuse("a device is needed"))?);
+    let path = &*tag::device(Path::new(given.first().ok_or_else(|| COMMAND.misuse("a device is needed"))?))?;
     let segment = match given.get(1) {
         Some(text) => Some(text.to_str().and_then(|t| t.parse().ok()).ok_or_else(|| {
             Fail::usage(format!("{text:?}: the number of a segment is needed; nenrin segments lists them"))

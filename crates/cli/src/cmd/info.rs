@@ -13,11 +13,13 @@ pub const COMMAND: Command = Command {
     about: "Shows a volume: usage, how far history reaches, what recovery did, health",
     options: &[("--json", "everything, counters too, as JSON")],
     notes: "DIR may be any path on the volume and defaults to the current directory. A volume that is not mounted is only read.\n\
+            DEVICE may be LABEL=NAME or UUID=... of a volume on block devices of this machine; nenrin probe lists them.\n\
             live, snapshots, promised, history, kept free and free are together all that its segments hold (in JSON space); available\n\
             is what is free, and history that goes when it is written to. shared is no part of it: what copies would take besides.",
     examples: &[
         ("info ~/work", "the volume mounted there"),
         ("info --json work.img", "a volume that need not be mounted"),
+        ("info LABEL=backup", "the volume on a block device with this label"),
     ],
     run,
 };

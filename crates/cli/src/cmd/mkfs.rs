@@ -5,7 +5,7 @@ use crate::device::{self, Device};
 use crate::error::{At, Fail, INTERRUPTED, Outcome};
 use crate::output::{self, Progress};
 use crate::size::{parse_bytes, show_bytes};
-use crate::{clock, mounts, report, signature, sys};
+use crate::{clock, mounts, report, signature, sys, tag};
 use nenrin_core::heartbeat::refuse_to_replace;
 use nenrin_core::{MkfsOptions, bytes_min, mkfs_fits, mkfs_on, probe};
 use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
@@ -201,6 +201,7 @@ fn identity_of_new(path: &Path) -> String {
 
 /// Looks at one device: it may be used, and is or will be long enough.
 fn look_at(path: &Path, wishes: &Wishes) -> Result<Looked, Fail> {
+    tag::refuse(path)?;
     let meta = match fs::metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let bytes = bytes_of_new(path, wishes)?;
@@ -472,6 +473,10 @@ fn write(paths: &[PathBuf], devices: &[Device], wishes: &Wishes, options: &MkfsO
             show_bytes(segments * segment_bytes),
             show_bytes(segment_bytes)
         ));
+    }
+    if let Some(other) = tag::also_labelled(&options.label, &options.uuid, paths) {
+        let text = "has this label, too: LABEL= means neither of them, UUID= does";
+        output::notice(format!("{}: {text}", other.display()));
     }
     Ok(0)
 }

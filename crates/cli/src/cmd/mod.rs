@@ -13,6 +13,7 @@ pub mod info;
 pub mod laying;
 pub mod mkfs;
 pub mod mount;
+pub mod probe;
 pub mod replace;
 pub mod resize;
 pub mod restore;
@@ -32,6 +33,7 @@ pub const ALL: &[&Command] = &[
     &mount::COMMAND,
     &umount::COMMAND,
     &info::COMMAND,
+    &probe::COMMAND,
     &checkpoint::COMMAND,
     &snapshot::COMMAND,
     &history::COMMAND,

@@ -7,11 +7,12 @@ use crate::daemon::{self, Plan, Started};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::mounts::{self, Mount};
 use crate::options::{self, Options};
-use crate::{clock, libmount, members, output, report, sys, when};
+use crate::{clock, libmount, members, output, report, sys, tag, when};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -46,6 +47,10 @@ pub const COMMAND: Command = Command {
 \x20 sync and dirsync are refused: what is written is durable when a program syncs it, else within commit=;\n\
 \x20 what mount(8) uses among itself (auto, nofail, user, x-..., async, lazytime) is taken and means nothing\n\
 \n\
+DEVICE may be LABEL=NAME or UUID=... of a volume on block devices of this machine, which nenrin probe lists (./LABEL=NAME is\n\
+a path).\n\
+Two volumes with one label, or two copies of a device, are an error that names both: nobody guesses which is meant.\n\
+In /etc/fstab: UUID=... DIR nenrin nofail 0 0 (or LABEL=NAME, a space in it written \\040), by the rule for udev of make install.\n\
 A device that was away is brought up to date in the background. Where mount(8) asks, as for fstab, devices of the volume that are\n\
 not there yet are waited for, 10 seconds at most; with degraded not for those that it went on without before.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
@@ -54,6 +59,7 @@ Returns when the mount is up; interrupted before, it leaves none. A mount whose 
 cleared; an owner that is only finishing is waited for, up to 10 seconds.",
     examples: &[
         ("mount work.img ~/work", "mounts a volume"),
+        ("mount LABEL=backup /mnt", "by its label, whatever its device is called today"),
         ("mount -o at='10 minutes ago' work.img ~/before", "shows it as it was, beside the live mount"),
         ("mount -o ro,allow_other /dev/sdb1 /mnt", "read-only, and for all users"),
     ],
@@ -112,7 +118,8 @@ pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
     if options.remount {
         return remount(directory, &options);
     }
-    let path = Path::new(device);
+    let late = if call.waits { members::LATE_TIME } else { Duration::ZERO };
+    let path = &*tag::device_within(Path::new(device), late)?;
     let device = members::absolute(path);
     // What mount(8) shows: as given, but never relative to a directory nobody knows.
     let path = if path.is_absolute() { path } else { device.as_path() };

@@ -1,11 +1,11 @@
 //! `nenrin device replace`.
 
 use crate::control::{Client, DeviceData, JoinData, Request, VolumeInfo};
-use crate::device;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::show_bytes;
 use crate::target::Target;
+use crate::{device, tag};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -27,6 +27,7 @@ pub struct Wishes {
 
 /// Has the device `new` take the place of `old`, and waits until it has.
 pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcome {
+    tag::refuse(new)?;
     let mut target = Target::find(place)?;
     let owner = target.owner()?;
     if owner.hello.read_only {

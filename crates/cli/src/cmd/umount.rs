@@ -1,27 +1,34 @@
 //! `nenrin umount`: unlike umount(2), it returns when everything is on the device.
 
 use crate::command::{Command, arguments};
-use crate::control::{self, Client, Released, Request};
+use crate::control::{self, Client, MountData, Released, Request};
 use crate::error::{At, Fail, Outcome};
 use crate::mounts::{self, FSTYPE};
-use crate::{daemon, libmount, output, sys};
-use std::path::Path;
+use crate::{daemon, libmount, output, sys, tag};
+use std::borrow::Cow;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "umount",
-    usage: &["umount [--force] DIR"],
+    usage: &["umount [--force] DIR|DEVICE"],
     about: "Unmounts a volume; returns when everything is on its device, and that is free where nobody else uses the volume",
     options: &[("--force", "also where the image was deleted while mounted, and is lost with its mount")],
-    notes: "Where the image has no name any more it is not unmounted: what is in it can be copied from DIR, and the image itself as\n\
+    notes: "DEVICE, also as LABEL=NAME or UUID=..., is that of a volume that is mounted in one place; of several DIR has to say which.\n\
+            Where the image has no name any more it is not unmounted: what is in it can be copied from DIR, and the image itself as\n\
             the message says. A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
             commit, for which the next mount waits. Where states of the\n\
             past are mounted as well, the volume is released with the last of its mounts. What a bind mount or another mount\n\
             name space (a container) shows as well goes on there: DIR is unmounted, where the command runs, and it is told where the\n\
             volume is still used. The exit code is 0 then, too: what was written is on the device, which is not free yet. Whether it is\n\
             tells nenrin info --json DEVICE: pid is null when no process has the volume.",
-    examples: &[("umount ~/work", "unmounts, commits, releases")],
+    examples: &[
+        ("umount ~/work", "unmounts, commits, releases"),
+        ("umount LABEL=backup", "the same, wherever the volume with this label is mounted"),
+    ],
     run,
 };
 
@@ -32,12 +39,38 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(flag.is("--force"))
     })?;
     let [directory] = given.as_slice() else { return Err(COMMAND.misuse("a directory is needed")) };
-    let directory = Path::new(directory);
+    let directory = &*point_of(Path::new(directory))?;
     let real = mounts::real_path(directory).at(directory.display())?;
     if unmounted(directory, force)? == Seen::ByOwner {
         libmount::forget(&real);
     }
     Ok(0)
+}
+
+/// Where a volume is mounted that is named by its device: its live state, or all that is shown of it.
+fn point_of(given: &Path) -> Result<Cow<'_, Path>, Fail> {
+    let device = tag::device(given)?;
+    let is_device = fs::metadata(&device).is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
+    if !is_device {
+        return Ok(Cow::Borrowed(given));
+    }
+    let owner = match control::asked_of_device(&device) {
+        (Some(owner), _) => owner,
+        (None, Some(silent)) => return Err(Fail::at(given.display(), silent)),
+        (None, None) => return Err(Fail::at(given.display(), "nothing is mounted here, and no volume from here")),
+    };
+    let seen: Vec<MountData> = owner.hello.mounts.into_iter().filter(|m| !m.detached).collect();
+    let live: Vec<&MountData> = seen.iter().filter(|m| m.checkpoint.is_none()).collect();
+    let meant = if live.is_empty() { seen.iter().collect() } else { live };
+    match meant.as_slice() {
+        [one] => Ok(Cow::Owned(PathBuf::from(&one.directory))),
+        [] => Err(Fail::at(given.display(), "the volume is in use, and mounted nowhere; nenrin info tells by whom")),
+        all => {
+            let places: Vec<&str> = all.iter().map(|m| m.directory.as_str()).collect();
+            let text = format!("mounted at {}; name the directory that is meant", places.join(" and "));
+            Err(Fail::at(given.display(), text))
+        }
+    }
 }
 
 /// What a directory was to the owner of the volume.

@@ -18,6 +18,7 @@ mod helpers;
 mod history;
 mod image_gone;
 mod info;
+mod known;
 mod meanwhile;
 mod mkfs;
 mod mmp;

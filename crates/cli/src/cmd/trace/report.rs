@@ -5,8 +5,8 @@ use super::volume::Map;
 use super::{COMMAND, html};
 use crate::command::{arguments, text_value};
 use crate::error::{At, Fail, Outcome};
-use crate::output;
 use crate::size::parse_bytes;
+use crate::{output, tag};
 use nenrin_trace::analysis::{self, Request};
 use std::fs;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
             "--json" => w.json = true,
             "--csv" => w.csv = true,
             "--html" => w.html = Some(parser.value()?.into()),
-            "--volume" => w.volume = Some(parser.value()?.into()),
+            "--volume" => w.volume = Some(tag::device(Path::new(&parser.value()?))?.into_owned()),
             "--data" => {
                 let text = text_value(parser)?;
                 w.data = Some(
