@@ -410,6 +410,7 @@ pub fn forget_plan(plan: &ForgetPlan) -> ForgetPlanData {
         elsewhere: Vec::new(),
         elsewhere_bytes: Vec::new(),
     }
+        plan: String::new(),
 }
 
 /// How far forgetting came.

@@ -130,6 +130,9 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         path: PathBuf,
     },
+        /// What that plan called itself.
+        #[serde(default)]
+        plan: String,
     /// Wipe on.
     ForgetStep {
         /// About how many bytes to read and write before answering.
@@ -398,6 +401,9 @@ pub struct ForgetNameData {
     /// From the root of the volume.
     #[serde(with = "path_bytes")]
     pub path: PathBuf,
+    /// What this list calls itself: [`Request::Forget`] says it, and takes nothing else.
+    #[serde(default)]
+    pub plan: String,
     /// It is there now.
     pub is_now: bool,
 }

@@ -9,6 +9,7 @@
 //! 4. A request is answered "released" only after the device was closed.
 
 mod devices;
+mod forgetting;
 mod leaving;
 mod letting_go;
 mod log;
