@@ -1,5 +1,6 @@
 //! What `nenrin device add`, `device remove` and `nenrin resize` have in common: they wait until space is laid anew.
 
+use super::made::Made;
 use super::{forget, mkfs};
 use crate::control::{Client, LayingData, Request, VolumeInfo};
 use crate::device;
@@ -42,11 +43,11 @@ fn writable(target: &mut Target, place: &Path) -> Result<(), Fail> {
 pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
-    let prepared = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
-    let request =
-        Request::DeviceAdd { device: device::absolute(device), uuid: mkfs::random_uuid().at("/dev/urandom")? };
+    let made = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
+    let uuid = mkfs::random_uuid().at("/dev/urandom")?;
+    let request = Request::DeviceAdd { device: device::absolute(device), uuid };
     let owner = target.owner()?;
-    let number: u16 = owner.call(&request).map_err(|why| not_added(why, &prepared, place, device))?;
+    let number: u16 = owner.call(&request).map_err(|why| not_added(why, &made, place, device))?;
     let info: Result<VolumeInfo, Fail> = owner.call(&Request::Info);
     if let Some(profile) = info.ok().map(|info| info.profile).filter(|p| ["single", "stripe"].contains(&p.as_str())) {
         output::notice(format!(
@@ -64,11 +65,11 @@ pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outco
     )
 }
 
-/// Why a device was not added. What was made for it goes only where it is known to be no device of the volume.
-fn not_added(why: Fail, prepared: &mkfs::Prepared, place: &Path, device: &Path) -> Fail {
+/// Why a device was not added. What was made for it goes only where it is known to be no device of the volume, nor anybody else's.
+fn not_added(why: Fail, made: &Made, place: &Path, device: &Path) -> Fail {
     if why.is_untouched {
-        prepared.take_back();
-        return why;
+        let stays = if made.take_back() { "" } else { "; the file stays, since somebody else may have it by now" };
+        return Fail { message: why.message + stays, ..why };
     }
     let (place, device) = (shell_quoted(place), device.display());
     let help = format!("nenrin device list {place} tells whether it is; where not, nothing needs it");
