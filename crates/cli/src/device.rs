@@ -69,8 +69,18 @@ pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
 
 /// Opens the volume on `devices`, or says why it cannot be.
 pub fn open_volume(path: &Path, devices: Vec<Device>, options: MountOptions) -> Result<Arc<Fs>, Fail> {
+    open_volume_and(path, devices, options, &mut |_| {})
+}
+
+/// The same, and has it beat from before its first write on: see [`Fs::open_and`].
+pub fn open_volume_and(
+    path: &Path,
+    devices: Vec<Device>,
+    options: MountOptions,
+    begins: &mut dyn FnMut(&Arc<Fs>),
+) -> Result<Arc<Fs>, Fail> {
     let foreign = devices.first().and_then(foreign);
-    Fs::open(devices, clock::HostClock::shared(), options).map_err(|e| describe_volume(path, foreign, &e))
+    Fs::open_and(devices, clock::HostClock::shared(), options, begins).map_err(|e| describe_volume(path, foreign, &e))
 }
 
 /// What is on the device, if it is known and not a nenrin volume.

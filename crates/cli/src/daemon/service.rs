@@ -130,6 +130,8 @@ pub struct Service {
     pub(super) in_use: InUse,
     /// The volume until it is closed, also while that takes its time.
     judged: Mutex<Weak<Fs>>,
+    /// The same, for who does nothing but beat, and waits for nobody.
+    beaten: Mutex<Weak<Fs>>,
     events: Mutex<Sender<Event>>,
     pub(super) scrub: Mutex<Run<Scrub>>,
     pub(super) clean: Mutex<Run<Clean>>,
@@ -144,7 +146,8 @@ pub struct Service {
 
 impl Service {
     pub fn new(fs: Arc<Fs>, path: PathBuf, options: &Options, log: Arc<Log>, events: Sender<Event>) -> Self {
-        let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
+        let watches = Mutex::new(watches_of(&fs, &[]));
+        let [judged, beaten] = [(); 2].map(|()| Mutex::new(Arc::downgrade(&fs)));
         // What devices did before this mount was told by that one.
         let mended = (Mended::of(&fs), None);
         let state = State {
@@ -171,6 +174,7 @@ impl Service {
             path,
             watches,
             judged,
+            beaten,
             watching_anew: Mutex::default(),
             to_cut: Mutex::default(),
             committing: Mutex::default(),
@@ -286,6 +290,7 @@ impl Service {
                 let _ = fs.cut_at_end();
                 let closed = fs.close().map_err(|e| Fail::at(self.path.display(), e));
                 *self.judged() = Weak::new();
+                *self.beaten() = Weak::new();
                 // Who cuts an image in the background has it, too.
                 drop(self.to_cut());
                 drop(fs);
@@ -304,9 +309,15 @@ impl Service {
 
     /// Shows other hosts that this one has the volume, when that is due. What went wrong is logged by the next tick.
     pub fn beat(&self) {
-        if let Ok(fs) = self.fs() {
+        // Also while it is closed, and held until that is done, as by who judges.
+        let beaten = self.beaten();
+        if let Some(fs) = beaten.upgrade() {
             let _ = fs.beat();
         }
+    }
+
+    fn beaten(&self) -> MutexGuard<'_, Weak<Fs>> {
+        self.beaten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the library do what is due, and logs a failure once.
