@@ -3,7 +3,7 @@
 use crate::error::Fail;
 use crate::{clock, signature, sys};
 use nenrin_core::{DeviceHealth, Error, Fs, MountOptions};
-use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, HostId, HostPlace, OpenMode, open_best};
+use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, HostId, HostPlace, OpenMode, make_best, open_best};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,15 @@ pub fn try_open(path: &Path, mode: OpenMode) -> Result<Device, DeviceError> {
         return Err(DeviceError::ReadOnly);
     }
     open_best(path, mode).map(Arc::from)
+}
+
+/// Makes an empty file, as its owner: nobody else has it before.
+pub fn make(path: &Path) -> Result<Device, Fail> {
+    make_best(path).map(Arc::from).map_err(|e| match e {
+        // Of the directory that it was to be in.
+        DeviceError::Os(_) => Fail::at(path.display(), e),
+        e => describe(path, OpenMode::OWNER, &e),
+    })
 }
 
 /// Whether a block device refuses writes, which open(2) does not tell.
@@ -60,8 +69,18 @@ pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
 
 /// Opens the volume on `devices`, or says why it cannot be.
 pub fn open_volume(path: &Path, devices: Vec<Device>, options: MountOptions) -> Result<Arc<Fs>, Fail> {
+    open_volume_and(path, devices, options, &mut |_| {})
+}
+
+/// The same, and has it beat from before its first write on: see [`Fs::open_and`].
+pub fn open_volume_and(
+    path: &Path,
+    devices: Vec<Device>,
+    options: MountOptions,
+    begins: &mut dyn FnMut(&Arc<Fs>),
+) -> Result<Arc<Fs>, Fail> {
     let foreign = devices.first().and_then(foreign);
-    Fs::open(devices, clock::HostClock::shared(), options).map_err(|e| describe_volume(path, foreign, &e))
+    Fs::open_and(devices, clock::HostClock::shared(), options, begins).map_err(|e| describe_volume(path, foreign, &e))
 }
 
 /// What is on the device, if it is known and not a nenrin volume.

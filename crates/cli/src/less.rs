@@ -48,34 +48,73 @@ pub fn is_kept(path: &Path, shown: &dyn Fn() -> Option<Shown>) -> Result<Keeper,
 const STEP: Duration = Duration::from_millis(20);
 
 /// What tells a file or tree from what it is when something in it has changed: names, inodes, and when each of these changed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Print {
-    /// Sums of hashes, whatever the order.
-    sum: u64,
+    /// Of all that is below: a sum of hashes, whatever the order.
+    below: u64,
+    /// Of what it is itself, but for the time that another name changes, too.
+    itself: u64,
+    /// That time.
+    changed: (i64, i64),
     /// Something had changed just before it was looked at: what changed it right after that may have the same time.
     is_fresh: bool,
+    /// The same of that time.
+    is_renamed: bool,
 }
 
 impl Print {
     /// Of a file that is as `meta` says.
-    pub fn of_file(path: &Path, meta: &Metadata) -> Self {
+    pub fn of_file(meta: &Metadata) -> Self {
         let mut print = Self::default();
-        print.add(path, meta);
+        print.add(Path::new(""), meta);
         print
     }
-    fn add(&mut self, path: &Path, meta: &Metadata) {
+    /// Of a file or tree as it is, without making sure that all is written.
+    pub fn of(path: &Path) -> Result<Self, Fail> {
+        let mut print = Self::default();
+        let meta = fs::symlink_metadata(path).at(path.display())?;
+        let mut walk = Looking { root: path, device: meta.dev(), syncs: false, print: &mut print };
+        walk.look(path, &meta).map(|()| print)
+    }
+    /// `below`: its path from where the tree begins.
+    fn add(&mut self, below: &Path, meta: &Metadata) {
+        let (changed, modified) = ((meta.ctime(), meta.ctime_nsec()), (meta.mtime(), meta.mtime_nsec()));
         let mut hash = DefaultHasher::new();
-        let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec(), meta.size());
-        (path, meta.ino(), changed).hash(&mut hash);
-        self.sum = self.sum.wrapping_add(hash.finish());
-        let since =
-            Duration::new(u64::try_from(meta.ctime()).unwrap_or(0), u32::try_from(meta.ctime_nsec()).unwrap_or(0));
-        self.is_fresh |= UNIX_EPOCH.checked_add(since).is_some_and(|at| is_within_a_step(at, SystemTime::now()));
+        (below, meta.ino(), modified, meta.size()).hash(&mut hash);
+        if below.as_os_str().is_empty() {
+            (meta.mode(), meta.uid(), meta.gid(), meta.nlink()).hash(&mut hash);
+            (self.itself, self.changed) = (hash.finish(), changed);
+            (self.is_renamed, self.is_fresh) = (is_just_now(changed), self.is_fresh | is_just_now(modified));
+            return;
+        }
+        changed.hash(&mut hash);
+        self.below = self.below.wrapping_add(hash.finish());
+        self.is_fresh |= is_just_now(changed);
     }
     /// Whether nothing has changed between the two, so far as times tell.
     pub fn is(&self, other: &Self) -> bool {
-        self.sum == other.sum && !self.is_fresh && !other.is_fresh
+        let all = [self.is_fresh, self.is_renamed, other.is_fresh, other.is_renamed];
+        self.is_like(other) && self.changed == other.changed && !all.contains(&true)
     }
+    /// The same where it got another name between the two, and nothing else.
+    pub fn is_still(&self, other: &Self) -> bool {
+        self.is_like(other) && !self.is_fresh && !self.is_renamed && !other.is_fresh
+    }
+    /// Whether both are alike but for that, whatever may have changed with the same time.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.below, self.itself) == (other.below, other.itself)
+    }
+    /// Whether what it is of is itself what `meta` says.
+    pub fn is_itself(&self, meta: &Metadata) -> bool {
+        let now = Self::of_file(meta);
+        (self.itself, self.changed) == (now.itself, now.changed)
+    }
+}
+
+/// Whether this time has just come.
+fn is_just_now((seconds, nanos): (i64, i64)) -> bool {
+    let since = Duration::new(u64::try_from(seconds).unwrap_or(0), u32::try_from(nanos).unwrap_or(0));
+    UNIX_EPOCH.checked_add(since).is_some_and(|at| is_within_a_step(at, SystemTime::now()))
 }
 
 /// Whether two times are so near to each other that what happened at both may have the same. One that lies in the future was not given
@@ -95,42 +134,52 @@ pub fn sync(path: &Path) -> Result<Print, Fail> {
     let once = || -> Result<Print, Fail> {
         let mut print = Print::default();
         if let Ok(meta) = fs::symlink_metadata(path) {
-            sync_below(path, &meta, meta.dev(), &mut print)?;
+            Looking { root: path, device: meta.dev(), syncs: true, print: &mut print }.look(path, &meta)?;
         }
         Ok(print)
     };
     let print = once()?;
-    if !print.is_fresh {
+    if !print.is_fresh && !print.is_renamed {
         return Ok(print);
     }
     thread::sleep(STEP);
     once()
 }
 
-fn sync_below(path: &Path, meta: &Metadata, device: u64, print: &mut Print) -> Result<(), Fail> {
-    if !meta.is_file() || meta.dev() != device {
-        print.add(path, meta);
-    }
-    if meta.dev() != device {
-        return Ok(());
-    }
-    if meta.is_dir() {
-        for entry in fs::read_dir(path).at(path.display())? {
-            let path = entry.at(path.display())?.path();
-            let meta = fs::symlink_metadata(&path).at(path.display())?;
-            sync_below(&path, &meta, device, print)?;
+/// Takes the print of a tree.
+struct Looking<'a> {
+    root: &'a Path,
+    device: u64,
+    /// Syncs its files before.
+    syncs: bool,
+    print: &'a mut Print,
+}
+
+impl Looking<'_> {
+    fn look(&mut self, path: &Path, meta: &Metadata) -> Result<(), Fail> {
+        let below = path.strip_prefix(self.root).unwrap_or(path);
+        let is_ours = meta.dev() == self.device;
+        if !(is_ours && meta.is_file() && self.syncs) {
+            self.print.add(below, meta);
         }
-    } else if meta.is_file() {
-        let flags = sys::OFlags::RDONLY | sys::OFlags::NOFOLLOW | sys::OFlags::NONBLOCK | sys::OFlags::CLOEXEC;
-        match sys::open(path, flags, sys::Mode::empty()) {
-            Ok(file) => sys::fsync(&file).at(path.display())?,
-            Err(Errno::ACCESS | Errno::PERM) => {}
-            Err(e) => return Err(Fail::at(path.display(), e)),
+        if is_ours && meta.is_dir() {
+            for entry in fs::read_dir(path).at(path.display())? {
+                let path = entry.at(path.display())?.path();
+                let meta = fs::symlink_metadata(&path).at(path.display())?;
+                self.look(&path, &meta)?;
+            }
+        } else if is_ours && meta.is_file() && self.syncs {
+            let flags = sys::OFlags::RDONLY | sys::OFlags::NOFOLLOW | sys::OFlags::NONBLOCK | sys::OFlags::CLOEXEC;
+            match sys::open(path, flags, sys::Mode::empty()) {
+                Ok(file) => sys::fsync(&file).at(path.display())?,
+                Err(Errno::ACCESS | Errno::PERM) => {}
+                Err(e) => return Err(Fail::at(path.display(), e)),
+            }
+            // What the kernel had of it may have got its time by that.
+            self.print.add(below, &fs::symlink_metadata(path).at(path.display())?);
         }
-        // What the kernel had of it may have got its time by that.
-        print.add(path, &fs::symlink_metadata(path).at(path.display())?);
+        Ok(())
     }
-    Ok(())
 }
 
 struct Walk<'a> {
@@ -193,6 +242,34 @@ fn less_kept(path: &Path, meta: &Metadata) -> Result<Option<String>, Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A name of its own changes nothing of what a tree is, and all else does.
+    #[test]
+    fn a_tree_is_still_what_it_was_under_another_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        fs::create_dir_all(one.join("sub")).unwrap();
+        fs::write(one.join("sub/f"), "same").unwrap();
+        let mut before = sync(&one).unwrap();
+        assert!(before.is(&Print::of(&one).unwrap()));
+        fs::rename(&one, &two).unwrap();
+        let now = sync(&two).unwrap();
+        assert!(before.is_still(&now) && before.is_like(&now) && !before.is(&now));
+        let changes: [&dyn Fn(); 5] = [
+            &|| fs::write(two.join("sub/f"), "same").unwrap(),
+            &|| fs::rename(two.join("sub/f"), two.join("sub/g")).unwrap(),
+            &|| fs::set_permissions(two.join("sub"), PermissionsExt::from_mode(0o700)).unwrap(),
+            &|| fs::set_permissions(&two, PermissionsExt::from_mode(0o700)).unwrap(),
+            &|| fs::write(two.join("new"), "").unwrap(),
+        ];
+        for (i, change) in changes.iter().enumerate() {
+            before = sync(&two).unwrap();
+            change();
+            let now = Print::of(&two).unwrap();
+            assert!(!before.is_still(&now) && !before.is(&now) && !before.is_like(&now), "{i}");
+        }
+    }
 
     /// A clock that was wrong once leaves files whose times no clock has reached yet.
     #[test]

@@ -391,6 +391,7 @@ pub fn laying_data(fs: &Fs, status: Option<LayingStatus>) -> LayingData {
         available_bytes: usage.available_blocks * BLOCK_BYTES as u64,
         waits,
         is_behind_forgetting,
+        taken_back: false,
     }
 }
 
@@ -409,6 +410,7 @@ pub fn forget_plan(plan: &ForgetPlan) -> ForgetPlanData {
         unknown: None,
         elsewhere: Vec::new(),
         elsewhere_bytes: Vec::new(),
+        plan: String::new(),
     }
 }
 

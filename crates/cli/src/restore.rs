@@ -32,7 +32,7 @@ use attributes::{NotTaken, Xattr, has_access_list, is_privileged, mode_then, set
 pub use hidden::{has_hidden, is_hidden};
 use names::{Names, takes_no_link};
 pub use place::exists;
-use place::{Place, is_replaceable};
+use place::{Left, Place, Stop, is_replaceable};
 use reading::Reading;
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -288,7 +288,7 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
     let mut sync = || calls.sync.as_mut().map_or(Ok(()), |sync| sync());
     let result = result.map_err(Stop::Before).and_then(|()| match there {
         There::Changes => place.give(known.as_ref(), &mut sync, &mut keep).map(|()| false),
-        _ => place.take_name(replace, known.as_ref(), &mut sync, &mut keep),
+        _ => place.take_name(replace, &mut sync, &mut keep),
     });
     let here = |e: Fail| Fail {
         message: e.message.replace(&place.copy().display().to_string(), &to.shown().display().to_string()),
@@ -330,15 +330,15 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
             let _ = place.tidy();
             Err(here(e))
         }
-        Err(Stop::After(e, true)) => {
-            let e = here(e);
-            let message = format!("{}; what was there before is in {}", e.message, place.shown().display());
-            Err(Fail { message, ..e })
-        }
-        Err(Stop::After(e, false)) => {
+        Err(Stop::After(e, Left::Nothing)) => {
             // There is nothing in it.
             let _ = place.tidy();
             Err(here(e))
+        }
+        Err(Stop::After(e, left)) => {
+            let (e, hidden) = (here(e), place.shown());
+            let what = if left == Left::Replaced { "was there before" } else { "had its name meanwhile" };
+            Err(Fail { message: format!("{}; what {what} is in {}", e.message, hidden.display()), ..e })
         }
     }
 }
@@ -371,18 +371,6 @@ fn lost(left: &LeftOut) -> Fail {
     let why = left.lack.words();
     let text = format!("{why} in that state, and would be lost where it is now; --to DEST restores the rest beside");
     Fail::at(left.path.display(), text)
-}
-
-/// Why the end was not reached: before the name changed hands, or when it had, and whether something was replaced by that.
-enum Stop {
-    Before(Fail),
-    After(Fail, bool),
-}
-
-impl From<Fail> for Stop {
-    fn from(e: Fail) -> Self {
-        Self::Before(e)
-    }
 }
 
 /// What helps when the volume is full.

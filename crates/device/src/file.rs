@@ -32,8 +32,20 @@ impl FileDevice {
     /// `Busy` or `Mounted` when it is taken, `NotADevice` for other kinds of
     /// path, `Os` for what the host reports.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, DeviceError> {
-        let host = Arc::new(HostFile::open(path.as_ref(), mode)?);
-        Ok(Self { host, queue: Arc::default(), workers: Mutex::default() })
+        HostFile::open(path.as_ref(), mode).map(Self::over)
+    }
+
+    /// Makes a file that is not there, of no length and readable for its owner only, and opens it as [`OpenMode::OWNER`] does: nobody
+    /// else has had it before. Who gives it a length says so by [`BlockDevice::remeasure`].
+    ///
+    /// # Errors
+    /// `Busy` where somebody else was faster, whose it is then; `Os` for what the host reports.
+    pub fn make(path: impl AsRef<Path>) -> Result<Self, DeviceError> {
+        HostFile::make(path.as_ref()).map(Self::over)
+    }
+
+    fn over(host: HostFile) -> Self {
+        Self { host: Arc::new(host), queue: Arc::default(), workers: Mutex::default() }
     }
 
     /// Whether requests go past the host's page cache (O_DIRECT).

@@ -58,7 +58,7 @@ pub(crate) struct HostFile {
     /// Its length now, in whole blocks.
     bytes: AtomicU64,
     block_device: bool,
-    direct: bool,
+    direct: AtomicBool,
     polling: bool,
     discard: AtomicBool,
     /// Requests that have completed.
@@ -73,19 +73,41 @@ impl HostFile {
             return Err(DeviceError::NotADevice);
         }
         let (file, locks, direct) = open_locked(path, mode, block_device)?;
+        Self::over(path, (file, locks), (block_device, direct), mode)
+    }
+
+    /// Makes a file, of no length, and opens it as its owner. Nobody else has it before it is locked, or it is his.
+    pub(crate) fn make(path: &Path) -> Result<Self, DeviceError> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let file = locked(file, OpenMode::OWNER).inspect_err(|e| {
+            // Where there are no locks nobody else has one.
+            if !matches!(e, DeviceError::Busy { .. } | DeviceError::Mounted { .. }) {
+                let _ = fs::remove_file(path);
+            }
+        })?;
+        // Not before: to open it so makes the file also where that is refused.
+        let direct = sys::set_direct(&file).is_ok();
+        Self::over(path, (file, beneath::Locks::default()), (false, direct), OpenMode::OWNER)
+    }
+
+    fn over(
+        path: &Path,
+        (file, locks): (File, beneath::Locks),
+        (block_device, direct): (bool, bool),
+        mode: OpenMode,
+    ) -> Result<Self, DeviceError> {
         let bytes = bytes_of(&file, block_device)?;
         let writable = !mode.read_only;
         let name = path.display().to_string();
         let place = Some(HostPlace { path: path.to_owned(), id: HostId::of(&file.metadata()?) });
         let geometry = Geometry { bytes, writable, discard: writable, name, place };
-        let bytes = AtomicU64::new(bytes);
-        let mut this = Self {
+        let this = Self {
             file,
             _locks: locks,
             geometry,
-            bytes,
+            bytes: AtomicU64::new(bytes),
             block_device,
-            direct,
+            direct: AtomicBool::new(direct),
             polling: mode.polling,
             discard: AtomicBool::new(writable),
             completed: AtomicU64::new(0),
@@ -95,14 +117,14 @@ impl HostFile {
     }
 
     /// Some hosts accept O_DIRECT at open and refuse it at the first read.
-    fn probe_direct(&mut self) -> Result<(), DeviceError> {
-        if !self.direct || self.geometry.bytes == 0 {
+    fn probe_direct(&self) -> Result<(), DeviceError> {
+        if !self.is_direct() || self.bytes.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         match self.read(0, BLOCK_BYTES) {
             Err(DeviceError::Os(libc::EINVAL)) => {
                 sys::clear_direct(&self.file)?;
-                self.direct = false;
+                self.direct.store(false, Ordering::Relaxed);
                 Ok(())
             }
             // Any other failure belongs to whoever reads that block.
@@ -116,8 +138,11 @@ impl HostFile {
     }
 
     pub(crate) fn remeasure(&self) -> Result<(), DeviceError> {
-        self.bytes.store(bytes_of(&self.file, self.block_device)?, Ordering::SeqCst);
-        Ok(())
+        match self.bytes.swap(bytes_of(&self.file, self.block_device)?, Ordering::SeqCst) {
+            // There was nothing to read until now.
+            0 => self.probe_direct(),
+            _ => Ok(()),
+        }
     }
 
     /// Whether threads may poll for it, see [`OpenMode::polling`].
@@ -138,7 +163,7 @@ impl HostFile {
     }
 
     pub(crate) fn is_direct(&self) -> bool {
-        self.direct
+        self.direct.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -254,8 +279,40 @@ fn bytes_of(file: &File, block_device: bool) -> Result<u64, DeviceError> {
     Ok(bytes - bytes % BLOCK_BYTES as u64)
 }
 
+/// How often a file is opened anew that was taken away, or replaced, before it was locked.
+const OPEN_TRIES: u32 = 3;
+
 /// Opens `path`, with O_DIRECT where the host allows it, and takes the locks.
 fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File, beneath::Locks, bool), DeviceError> {
+    for _ in 0..OPEN_TRIES {
+        let (file, direct) = open(path, mode, block_device)?;
+        if !mode.exclusive {
+            return Ok((file, beneath::Locks::default(), direct));
+        }
+        let file = locked(file, mode)?;
+        // Who had the lock until now may have taken away what he made.
+        let (opened, there) = (file.metadata()?, fs::metadata(path));
+        if there.is_ok_and(|there| HostId::of(&there) == HostId::of(&opened)) {
+            return Ok((file, beneath::lock(&opened, mode)?, direct));
+        }
+    }
+    Err(DeviceError::Os(libc::ENOENT))
+}
+
+/// Takes the lock on a file or device itself.
+fn locked(file: File, mode: OpenMode) -> Result<File, DeviceError> {
+    match beneath::take(&file, Part::Whole, mode.read_only) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            let device = file.metadata()?;
+            drop(file);
+            Err(holder::busy(&device))
+        }
+        other => Ok(other.map(|()| file)?),
+    }
+}
+
+/// Opens `path`, and whether with O_DIRECT.
+fn open(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File, bool), DeviceError> {
     // O_EXCL keeps out mounts and other nodes of the same device, which flock
     // does not see. Readers leave it away: it would keep out other readers.
     let exclusive = if block_device && mode.exclusive && !mode.read_only { libc::O_EXCL } else { 0 };
@@ -264,30 +321,48 @@ fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File,
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
         other => (other, true),
     };
-    let file = match opened {
-        Err(e) if exclusive != 0 && e.raw_os_error() == Some(libc::EBUSY) => {
-            return Err(holder::busy(&fs::metadata(path)?));
-        }
-        other => other?,
-    };
-    if !mode.exclusive {
-        return Ok((file, beneath::Locks::default(), direct));
+    match opened {
+        Err(e) if exclusive != 0 && e.raw_os_error() == Some(libc::EBUSY) => Err(holder::busy(&fs::metadata(path)?)),
+        other => Ok((other?, direct)),
     }
-    match beneath::take(&file, Part::Whole, mode.read_only) {
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-            let device = file.metadata()?;
-            drop(file);
-            return Err(holder::busy(&device));
-        }
-        other => other?,
-    }
-    let locks = beneath::lock(&file.metadata()?, mode)?;
-    Ok((file, locks, direct))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is made is nobody else's from the beginning, and what was taken away before it was locked is not opened.
+    #[test]
+    fn a_file_that_is_made_is_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new");
+        let is_busy = || matches!(HostFile::open(&path, OpenMode::OWNER), Err(DeviceError::Busy { .. }));
+        let made = HostFile::make(&path).unwrap();
+        assert!(is_busy());
+        assert!(matches!(HostFile::make(&path), Err(DeviceError::Os(libc::EEXIST))));
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+        assert_eq!(made.geometry().bytes, 0);
+        made.remeasure().unwrap();
+        assert!(made.geometry().bytes == 1 << 20 && is_busy());
+        assert_eq!(made.read(0, BLOCK_BYTES).unwrap()[..], [0; BLOCK_BYTES]);
+    }
+
+    /// Whoever made a file and failed takes it away as another opens it: that one gets none that has no name.
+    #[test]
+    fn a_file_that_is_taken_away_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut opened = 0;
+        for _ in 0..200 {
+            let made = HostFile::make(&path).unwrap();
+            let other = path.clone();
+            let opening = thread::spawn(move || HostFile::open(&other, OpenMode::OWNER));
+            fs::remove_file(&path).unwrap();
+            drop(made);
+            opened += u32::from(opening.join().unwrap().is_ok());
+        }
+        assert_eq!(opened, 0);
+    }
 
     /// What comes of a transfer of two blocks of which the second cannot be done for want of memory so many times.
     fn unfed(times: u32) -> Result<u32, DeviceError> {

@@ -39,7 +39,7 @@ pub use host::OpenMode;
 pub use mem::MemDevice;
 pub use observe::{Observed, Observer, TraceEvent};
 pub use prng::Prng;
-pub use uring::{UringDevice, open_best};
+pub use uring::{UringDevice, make_best, open_best};
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

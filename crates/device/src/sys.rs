@@ -82,6 +82,12 @@ pub(crate) fn loop_file(device: &File) -> io::Result<(u64, u64)> {
     Ok((info[0], info[1]))
 }
 
+/// Turns O_DIRECT on, where the host can do that.
+pub(crate) fn set_direct(file: &File) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
+}
+
 /// Turns O_DIRECT off.
 pub(crate) fn clear_direct(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;

@@ -152,9 +152,21 @@ impl BlockDevice for UringDevice {
 /// # Errors
 /// As [`FileDevice::open`].
 pub fn open_best(path: impl AsRef<Path>, mode: OpenMode) -> Result<Box<dyn BlockDevice>, DeviceError> {
-    match UringDevice::over(FileDevice::open(path, mode)?) {
-        Ok(device) => Ok(Box::new(device)),
-        Err((file, _)) => Ok(Box::new(file)),
+    FileDevice::open(path, mode).map(best)
+}
+
+/// The same of a file that is made, as [`FileDevice::make`] does.
+///
+/// # Errors
+/// As that.
+pub fn make_best(path: impl AsRef<Path>) -> Result<Box<dyn BlockDevice>, DeviceError> {
+    FileDevice::make(path).map(best)
+}
+
+fn best(file: FileDevice) -> Box<dyn BlockDevice> {
+    match UringDevice::over(file) {
+        Ok(device) => Box::new(device),
+        Err((file, _)) => Box::new(file),
     }
 }
 

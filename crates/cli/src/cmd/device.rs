@@ -4,10 +4,11 @@ use super::laying::{self, NewDevice};
 use super::replace::{self, Wishes};
 use crate::command::{Command, arguments, text_value};
 use crate::control::DeviceData;
-use crate::error::Outcome;
+use crate::error::{Fail, Outcome};
 use crate::output::{self, printable, table};
 use crate::size::show_bytes;
 use crate::target::Target;
+use std::ffi::OsString;
 use std::path::Path;
 
 /// The command.
@@ -63,21 +64,54 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut as_json, mut cancel, mut new) = (false, false, NewDevice::default());
-    let given = arguments(&COMMAND, parser, usize::MAX, |flag, parser| {
-        match flag.shown().as_str() {
-            "--json" => as_json = true,
-            "--cancel" => cancel = true,
-            "--force" | "-f" => new.force = true,
-            "--sparse" => new.sparse = true,
-            "--size" | "-s" => new.size = Some(laying::size("--size", &text_value(parser)?)?),
-            _ => return Ok(false),
+/// The options that each of them takes.
+const TAKES: [(&str, &[&str]); 5] = [
+    ("list", &["--json"]),
+    ("add", &["--size", "--sparse", "--force", "--json"]),
+    ("remove", &["--cancel", "--json"]),
+    ("replace", &["--cancel", "--force", "--json"]),
+    ("forgive", &["--json"]),
+];
+
+/// Refuses an option that is another's: what was asked for by it would not be done.
+fn takes_all(word: &str, flags: &[&str]) -> Result<(), Fail> {
+    let Some((_, takes)) = TAKES.iter().find(|(of, _)| *of == word) else { return Ok(()) };
+    match flags.iter().find(|flag| !takes.contains(*flag)) {
+        Some(flag) => Err(COMMAND.misuse(format!("device {word} takes no {flag}"))),
+        None if word == "replace" && flags.contains(&"--cancel") && flags.iter().any(|flag| *flag != "--cancel") => {
+            Err(COMMAND.misuse("device replace --cancel takes no other option"))
         }
+        None => Ok(()),
+    }
+}
+
+/// What was given, of which each option is one that the first word takes.
+fn given(parser: &mut lexopt::Parser) -> Result<(Vec<OsString>, Vec<&'static str>, NewDevice), Fail> {
+    let (mut flags, mut size) = (Vec::new(), None);
+    let words = arguments(&COMMAND, parser, usize::MAX, |flag, parser| {
+        flags.push(match flag.shown().as_str() {
+            "--json" => "--json",
+            "--cancel" => "--cancel",
+            "--force" | "-f" => "--force",
+            "--sparse" => "--sparse",
+            "--size" | "-s" => {
+                size = Some(laying::size("--size", &text_value(parser)?)?);
+                "--size"
+            }
+            _ => return Ok(false),
+        });
         Ok(true)
     })?;
+    takes_all(words.first().and_then(|word| word.to_str()).unwrap_or_default(), &flags)?;
+    let new = NewDevice { size, force: flags.contains(&"--force"), sparse: flags.contains(&"--sparse") };
+    Ok((words, flags, new))
+}
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let (words, flags, new) = given(parser)?;
+    let [as_json, cancel] = ["--json", "--cancel"].map(|flag| flags.contains(&flag));
     let wishes = Wishes { force: new.force, json: as_json };
-    let words: Vec<&std::ffi::OsStr> = given.iter().map(AsRef::as_ref).collect();
+    let words: Vec<&std::ffi::OsStr> = words.iter().map(AsRef::as_ref).collect();
     let place = match words.as_slice() {
         [list] if *list == "list" => Path::new("."),
         [list, place] if *list == "list" => Path::new(place),

@@ -118,7 +118,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             return Ok(1);
         }
     }
-    let forgotten: u64 = owner.call(&Request::Forget { path: inside })?;
+    let forgotten: u64 = owner.call(&Request::Forget { path: inside, plan: plan.plan.clone() })?;
     let data = wipe(&mut owner)?;
     if json {
         let name = |n: &ForgetNameData| {

@@ -1,7 +1,8 @@
 //! What `nenrin device add`, `device remove` and `nenrin resize` have in common: they wait until space is laid anew.
 
+use super::made::Made;
 use super::{forget, mkfs};
-use crate::control::{Client, LayingData, Request, VolumeInfo};
+use crate::control::{Client, LayingData, Order, Request, VolumeInfo, Wants};
 use crate::device;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress, shell_quoted};
@@ -42,11 +43,11 @@ fn writable(target: &mut Target, place: &Path) -> Result<(), Fail> {
 pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
-    let prepared = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
-    let request =
-        Request::DeviceAdd { device: device::absolute(device), uuid: mkfs::random_uuid().at("/dev/urandom")? };
+    let made = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
+    let uuid = mkfs::random_uuid().at("/dev/urandom")?;
+    let request = Request::DeviceAdd { device: device::absolute(device), uuid };
     let owner = target.owner()?;
-    let number: u16 = owner.call(&request).map_err(|why| not_added(why, &prepared, place, device))?;
+    let number: u16 = owner.call(&request).map_err(|why| not_added(why, &made, place, device))?;
     let info: Result<VolumeInfo, Fail> = owner.call(&Request::Info);
     if let Some(profile) = info.ok().map(|info| info.profile).filter(|p| ["single", "stripe"].contains(&p.as_str())) {
         output::notice(format!(
@@ -54,21 +55,16 @@ pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outco
         ));
     }
     let which = format!("device {number} ({})", device.display());
-    let done = format!("{which} is added");
-    follow(
-        owner,
-        place,
-        as_json.then_some(number),
-        &done,
-        &format!("{which} is a device of it now, and comes into use"),
-    )
+    let order = Order { number, uuid, wants: Wants::Stays(0) };
+    let later = format!("{which} is a device of it now, and comes into use");
+    follow(owner, place, &order, as_json, (&format!("{which} is added"), &later))
 }
 
-/// Why a device was not added. What was made for it goes only where it is known to be no device of the volume.
-fn not_added(why: Fail, prepared: &mkfs::Prepared, place: &Path, device: &Path) -> Fail {
+/// Why a device was not added. What was made for it goes only where it is known to be no device of the volume, nor anybody else's.
+fn not_added(why: Fail, made: &Made, place: &Path, device: &Path) -> Fail {
     if why.is_untouched {
-        prepared.take_back();
-        return why;
+        let stays = if made.take_back() { "" } else { "; the file stays, since somebody else may have it by now" };
+        return Fail { message: why.message + stays, ..why };
     }
     let (place, device) = (shell_quoted(place), device.display());
     let help = format!("nenrin device list {place} tells whether it is; where not, nothing needs it");
@@ -81,9 +77,9 @@ pub fn remove(place: &Path, which: &OsStr, keep: bool, as_json: bool) -> Outcome
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
     let owner = target.owner()?;
-    let number: u16 = owner.call(&Request::DeviceRemove { device: named(which), keep })?;
-    let what = format!("device {number} {}", if keep { "stays" } else { "is removed" });
-    follow(owner, place, as_json.then_some(number), &what, &what)
+    let order: Order = owner.call(&Request::DeviceRemove { device: named(which), keep })?;
+    let what = format!("device {} {}", order.number, if keep { "stays" } else { "is removed" });
+    follow(owner, place, &order, as_json, (&what, &what))
 }
 
 /// `nenrin device forgive`.
@@ -103,9 +99,9 @@ pub fn resize(place: &Path, which: Option<&OsStr>, bytes: Option<u64>, as_json: 
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
     let owner = target.owner()?;
-    let number: u16 = owner.call(&Request::Resize { device: which.map(named), bytes })?;
-    let what = format!("device {number} is resized");
-    follow(owner, place, as_json.then_some(number), &what, &what)
+    let order: Order = owner.call(&Request::Resize { device: which.map(named), bytes })?;
+    let what = format!("device {} is resized", order.number);
+    follow(owner, place, &order, as_json, (&what, &what))
 }
 
 /// A device as the owner understands it, whose working directory is another.
@@ -115,14 +111,17 @@ fn named(which: &OsStr) -> String {
     shown.to_string_lossy().into_owned()
 }
 
-/// Waits until segments lie as they should, and before that for what is being forgotten, which is wiped meanwhile. `as_json`: the
-/// number of the device; `what` has happened then, `later` will where it cannot be done now.
-fn follow(owner: &mut Client, place: &Path, as_json: Option<u16>, what: &str, later: &str) -> Outcome {
+/// Waits until segments lie as they should, and before that for what is being forgotten, which is wiped meanwhile. `what` has happened
+/// then, `later` will where it cannot be done now; but not where somebody has taken back what was ordered.
+fn follow(owner: &mut Client, place: &Path, order: &Order, as_json: bool, (what, later): (&str, &str)) -> Outcome {
     let mut progress = Progress::new();
     let mut moved = 0;
     let data = loop {
-        let step = owner.call(&Request::LayingStep { bytes: STEP_BYTES });
+        let step = owner.call(&Request::LayingStep { bytes: STEP_BYTES, order: Some(order.clone()) });
         let data: LayingData = step.map_err(|why| owner.unless_left(why, "moving goes on with the next mount"))?;
+        if data.taken_back {
+            break data;
+        }
         if data.is_behind_forgetting {
             match forget::wipe(owner)?.waits {
                 None => continue,
@@ -137,10 +136,12 @@ fn follow(owner: &mut Client, place: &Path, as_json: Option<u16>, what: &str, la
         moved = data.segments;
         progress.at("moving segments", data.segments - data.segments_left.min(data.segments), data.segments);
     };
-    if let Some(number) = as_json {
+    drop(progress);
+    if as_json {
         output::json(&json!({
-            "device": number,
+            "device": order.number,
             "done": data.done,
+            "taken_back": data.taken_back,
             "segments_moved": moved,
             "segments_left": data.segments_left,
             "total_bytes": data.total_bytes,
@@ -149,11 +150,22 @@ fn follow(owner: &mut Client, place: &Path, as_json: Option<u16>, what: &str, la
         }))?;
         return Ok(u8::from(!data.done));
     }
-    let place = place.display();
+    told(place, order, &data, (what, later))
+}
+
+/// The same in words.
+fn told(place: &Path, order: &Order, data: &LayingData, (what, later): (&str, &str)) -> Outcome {
+    let shown = place.display();
+    if data.taken_back {
+        let (number, place) = (order.number, shell_quoted(place));
+        let help = format!("nenrin device list {place} tells what is so now");
+        let text = format!("what was asked for of device {number} was taken back meanwhile; {help}");
+        return Err(Fail::at(shown, text));
+    }
     if let Some(why) = &data.waits {
-        return Err(Fail::at(place, format!("{later} as soon as that is possible, but it waits: {why}")));
+        return Err(Fail::at(shown, format!("{later} as soon as that is possible, but it waits: {why}")));
     }
     let (total, available) = (show_bytes(data.total_bytes), show_bytes(data.available_bytes));
-    output::line(format!("{place}: {what}; {total} in all, {available} available"));
+    output::line(format!("{shown}: {what}; {total} in all, {available} available"));
     Ok(0)
 }

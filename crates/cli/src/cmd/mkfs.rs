@@ -1,5 +1,6 @@
 //! `nenrin mkfs`: makes a volume, in a new image file or on a block device.
 
+use super::made::{Made, opened};
 use crate::command::{Command, arguments, text_value};
 use crate::device::{self, Device};
 use crate::error::{At, Fail, INTERRUPTED, Outcome};
@@ -10,10 +11,10 @@ use nenrin_core::heartbeat::refuse_to_replace;
 use nenrin_core::{MkfsOptions, bytes_min, mkfs_fits, mkfs_on, probe};
 use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
 use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The command.
@@ -128,27 +129,6 @@ struct Looked {
     bytes: u64,
 }
 
-/// What was made before anything that was there is touched.
-#[derive(Default)]
-struct Made {
-    /// Image files that were not there before.
-    new: Vec<PathBuf>,
-    /// Those that were, and were made longer; and how long they were.
-    longer: Vec<(File, u64)>,
-}
-
-impl Made {
-    /// Half a volume in new files helps nobody, and the host may be full with what others were made longer by.
-    fn take_back(&self) {
-        for path in &self.new {
-            let _ = fs::remove_file(path);
-        }
-        for (file, bytes) in &self.longer {
-            let _ = file.set_len(*bytes);
-        }
-    }
-}
-
 fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
     // Whoever ends this finds no files that are half made.
     sys::block_ending_signals().at("signals")?;
@@ -163,7 +143,7 @@ fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
     drop(there);
     let mut made = Made::default();
     // Nothing is overwritten before all of them have their lengths.
-    let result = sized(all, wishes, &mut made).and_then(|devices| {
+    let result = sized(&all, wishes, &mut made).and_then(|devices| {
         paths.iter().zip(&devices).try_for_each(|(path, device)| clear(path, device, wishes))?;
         // From here on it is nearly done.
         paths.iter().try_for_each(|path| not_interrupted(path))?;
@@ -222,7 +202,8 @@ fn look_at(path: &Path, wishes: &Wishes) -> Result<Looked, Fail> {
             path.display()
         )));
     }
-    let had = if is_file { meta.len() } else { there.geometry().bytes };
+    // Now that nobody else changes that.
+    let had = if is_file { fs::metadata(path).at(path.display())?.len() } else { there.geometry().bytes };
     let bytes = wishes.size.map_or(there.geometry().bytes, whole_blocks);
     enough(path, wishes.size.unwrap_or(bytes))?;
     Ok(Looked { path: path.to_owned(), there: Some(there), is_file, had, bytes })
@@ -233,32 +214,37 @@ const fn whole_blocks(bytes: u64) -> u64 {
 }
 
 /// Gives all of them their lengths, with room for that on the host; shorter ones last, since that cannot be taken back.
-fn sized(all: Vec<Looked>, wishes: &Wishes, made: &mut Made) -> Result<Vec<Device>, Fail> {
-    for one in &all {
+fn sized(all: &[Looked], wishes: &Wishes, made: &mut Made) -> Result<Vec<Device>, Fail> {
+    let mut devices = Vec::new();
+    for one in all {
         let path = &one.path;
-        if one.there.is_none() {
-            new_image(path, one.bytes, wishes)?;
-            made.new.push(path.clone());
-        } else if one.is_file && (one.bytes > one.had || !wishes.sparse) {
-            let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
-            made.longer.push((file.try_clone().at(path.display())?, one.had));
-            size_image(path, &file, one.bytes, wishes.sparse)?;
-        }
+        devices.push(match &one.there {
+            None => made.image(path, one.bytes, wishes.sparse)?,
+            Some(there) => {
+                if one.is_file && (one.bytes > one.had || !wishes.sparse) {
+                    made.lengthen(path, there, one.had, one.bytes, wishes.sparse)?;
+                }
+                there.clone()
+            }
+        });
     }
-    for one in all.iter().filter(|l| l.is_file && wishes.size.is_some() && l.bytes < l.had) {
-        let file = OpenOptions::new().write(true).open(&one.path).at(one.path.display())?;
-        file.set_len(one.bytes).at(one.path.display())?;
+    let (shorter, others): (Vec<_>, Vec<_>) =
+        all.iter().zip(&devices).partition(|(one, _)| one.is_file && wishes.size.is_some() && one.bytes < one.had);
+    others.into_iter().try_for_each(|(one, device)| has_length(one, device))?;
+    for (one, device) in shorter {
+        opened(&one.path, device)?.set_len(one.bytes).at(one.path.display())?;
+        has_length(one, device)?;
     }
-    all.into_iter().map(opened).collect()
+    Ok(devices)
 }
 
-/// The device with the length it has now.
-fn opened(one: Looked) -> Result<Device, Fail> {
-    let bytes = one.bytes;
-    if let Some(device) = one.there.filter(|d| d.geometry().bytes == bytes) {
-        return Ok(device);
+/// That it has the length by now that it is to have.
+fn has_length(one: &Looked, device: &Device) -> Result<(), Fail> {
+    device.remeasure().at(one.path.display())?;
+    match device.geometry().bytes == one.bytes {
+        true => Ok(()),
+        false => Err(Fail::at(one.path.display(), "got another length meanwhile")),
     }
-    device::open(&one.path, OpenMode::OWNER)
 }
 
 /// Whether a device that is there may become one of a volume.
@@ -271,18 +257,8 @@ pub(super) fn may_overwrite(path: &Path, force: bool) -> Result<(), Fail> {
     refuse_content(path, meta.is_file(), force)
 }
 
-/// A device that may be added to a volume: what was there is as it was, whatever its owner says.
-pub(super) struct Prepared(Made);
-
-impl Prepared {
-    /// It was refused.
-    pub(super) fn take_back(&self) {
-        self.0.take_back();
-    }
-}
-
 /// Makes a device ready for a volume that is there: a new image file, or what may be overwritten, which its owner does when it takes it.
-pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: bool) -> Result<Prepared, Fail> {
+pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: bool) -> Result<Made, Fail> {
     let wishes = Wishes { size, sparse, force, ..Wishes::default() };
     // Before anything starts a thread, which would take them.
     sys::block_ending_signals().at("signals")?;
@@ -293,7 +269,7 @@ pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: b
         return Err(Fail::at(path.display(), text));
     }
     let mut made = Made::default();
-    let ready = sized(vec![looked], &wishes, &mut made).and_then(|devices| {
+    let ready = sized(&[looked], &wishes, &mut made).and_then(|devices| {
         // What is new of it becomes the host's for good.
         let grown = is_file && !sparse && bytes > had;
         devices
@@ -307,8 +283,9 @@ pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: b
     }
     ready?;
     // From here on it goes on without us.
+    made.hand_over();
     sys::allow_ending_signals().at("signals")?;
-    Ok(Prepared(made))
+    Ok(made)
 }
 
 /// Whether something new there would be a device, as in /dev, but not in what is mounted below it, as /dev/shm.
@@ -329,17 +306,6 @@ fn bytes_of_new(path: &Path, wishes: &Wishes) -> Result<u64, Fail> {
     enough(path, bytes).map(|()| whole_blocks(bytes))
 }
 
-/// Creates an empty file of the wanted size.
-fn new_image(path: &Path, bytes: u64, wishes: &Wishes) -> Result<(), Fail> {
-    // What is in the volume is for those whom its mount lets in.
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).at(path.display())?;
-    let sized = size_image(path, &file, bytes, wishes.sparse);
-    if sized.is_err() {
-        let _ = fs::remove_file(path);
-    }
-    sized
-}
-
 fn enough(path: &Path, bytes: u64) -> Result<(), Fail> {
     let [min, max] = [bytes_min(), BYTES_MAX].map(|bytes| format!("{bytes} bytes ({})", show_bytes(bytes)));
     let what = match bytes {
@@ -348,26 +314,6 @@ fn enough(path: &Path, bytes: u64) -> Result<(), Fail> {
         _ => return Ok(()),
     };
     Err(Fail::at(path.display(), format!("{bytes} bytes are {what}; the smallest is {min}, the largest {max}")))
-}
-
-/// Makes an image file `bytes` long, and has the host reserve the space.
-fn size_image(path: &Path, file: &File, bytes: u64, sparse: bool) -> Result<(), Fail> {
-    if file.metadata().at(path.display())?.len() == 0 {
-        // Best effort: most hosts neither need nor know it.
-        sys::set_nocow(file);
-    }
-    let sized = if sparse { file.set_len(bytes) } else { sys::reserve(file, bytes) };
-    sized.map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT) => Fail::at(
-            path.display(),
-            format!("the host has no room for {}; choose a smaller --size, or --sparse", show_bytes(bytes)),
-        ),
-        Some(libc::EFBIG) => Fail::at(
-            path.display(),
-            format!("the host cannot hold a file of {}; choose a smaller --size", show_bytes(bytes)),
-        ),
-        _ => Fail::at(path.display(), e),
-    })
 }
 
 /// Nothing is left on a device that others would take for theirs.

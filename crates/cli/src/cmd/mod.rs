@@ -11,6 +11,7 @@ pub mod forget;
 pub mod history;
 pub mod info;
 pub mod laying;
+mod made;
 pub mod mkfs;
 pub mod mount;
 pub mod probe;

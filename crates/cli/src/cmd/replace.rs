@@ -48,7 +48,7 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     let old = if path.exists() { device::absolute(path) } else { path.to_owned() };
     let request = Request::Replace { old: old.to_string_lossy().into_owned(), new: device::absolute(new), uuid };
     let number: u16 = owner.call(&request)?;
-    follow(owner, place, new, number, wishes.json)
+    follow(owner, place, new, (number, uuid), wishes.json)
 }
 
 /// What is to take the place of a device is not there: how a file for it is made.
@@ -82,10 +82,11 @@ pub fn cancel(place: &Path) -> Outcome {
     Ok(0)
 }
 
-fn follow(owner: &mut Client, place: &Path, new: &Path, number: u16, json: bool) -> Outcome {
+/// Waits until the device `uuid` has the place `number`, or is not to have it any more.
+fn follow(owner: &mut Client, place: &Path, new: &Path, (number, uuid): (u16, [u8; 16]), json: bool) -> Outcome {
     let mut progress = Progress::new();
     let data = loop {
-        let data: JoinData = owner.call(&Request::JoinStatus)?;
+        let data: JoinData = owner.call(&Request::JoinStatus { uuid: Some(uuid) })?;
         if data.done {
             break data;
         }

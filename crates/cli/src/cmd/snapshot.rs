@@ -51,6 +51,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(true)
     })?;
     let (verb, rest) = given.split_first().ok_or_else(|| COMMAND.misuse("create, list or delete is needed"))?;
+    if of.is_some() && (verb == "list" || verb == "delete") {
+        return Err(COMMAND.misuse(format!("snapshot {} takes no --of", verb.to_string_lossy())));
+    }
     match verb.to_str() {
         Some("list") if rest.len() <= 1 => {
             let path = rest.first().map_or(Path::new("."), Path::new);

@@ -1,5 +1,6 @@
 //! What is said over a control socket. The same structures are what --json prints.
 
+use super::order::Order;
 use super::past::CheckpointData;
 use crate::space::SpaceData;
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,9 @@ pub enum Request {
         /// The path of that plan.
         #[serde(with = "path_bytes")]
         path: PathBuf,
+        /// What that plan called itself.
+        #[serde(default)]
+        plan: String,
     },
     /// Wipe on.
     ForgetStep {
@@ -148,7 +152,11 @@ pub enum Request {
     /// Give that up.
     ReplaceCancel,
     /// How far it is.
-    JoinStatus,
+    JoinStatus {
+        /// The new one's identity: of another nothing is told.
+        #[serde(default)]
+        uuid: Option<[u8; 16]>,
+    },
     /// Add a device, on which nothing is needed.
     DeviceAdd {
         /// Where it is, absolute.
@@ -180,6 +188,9 @@ pub enum Request {
     LayingStep {
         /// About how many bytes to move before answering.
         bytes: u64,
+        /// What is to come of it.
+        #[serde(default)]
+        order: Option<Order>,
     },
     /// Mount a state of the past beside what is mounted.
     MountPast(PastMount),
@@ -219,7 +230,7 @@ impl Request {
                 | Self::Checkpoints
                 | Self::Retention
                 | Self::Find { .. }
-                | Self::JoinStatus
+                | Self::JoinStatus { .. }
                 | Self::Failure
         )
     }
@@ -390,6 +401,9 @@ pub struct ForgetPlanData {
     /// See `shared_with_bytes`.
     #[serde(default)]
     pub elsewhere_bytes: Vec<Option<Vec<u8>>>,
+    /// What this list calls itself: [`Request::Forget`] says it, and takes nothing else.
+    #[serde(default)]
+    pub plan: String,
 }
 
 /// A name of what is to be forgotten.
@@ -435,6 +449,9 @@ pub struct LayingData {
     /// It waits for what is being forgotten.
     #[serde(default)]
     pub is_behind_forgetting: bool,
+    /// What was ordered was taken back, or something else ordered of that device, and will not be.
+    #[serde(default)]
+    pub taken_back: bool,
 }
 
 /// What the last scrub left.

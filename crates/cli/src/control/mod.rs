@@ -12,6 +12,7 @@
 
 mod client;
 mod data;
+mod order;
 mod past;
 mod server;
 mod silent;
@@ -22,6 +23,7 @@ pub use data::{
     LayingData, MmpData, MountData, PastMount, RecoveryData, Released, Reply, Request, RestData, ScrubData,
     ScrubFindingData, ScrubbedData, SegmentData, ShedData, VolumeInfo,
 };
+pub use order::{Order, Wants};
 pub use past::{CheckpointData, DeletedData, DiffData, DiffResult, GoneData, StateData};
 pub use server::{Answer, Parts, Presence, Server};
 

@@ -28,6 +28,17 @@ impl Answer {
     pub fn of(value: impl Serialize + 'static) -> Self {
         Self(Box::new(move |to| serde_json::to_writer(to, &Reply::<_, ()>::Ok(value))))
     }
+
+    /// What is told, for tests.
+    #[cfg(test)]
+    pub fn told<T: serde::de::DeserializeOwned>(self) -> T {
+        let mut line = Vec::new();
+        (self.0)(&mut line).unwrap();
+        match serde_json::from_slice(&line).unwrap() {
+            Reply::<T, ()>::Ok(value) => value,
+            _ => unreachable!("answers are told whole"),
+        }
+    }
 }
 
 /// Where the parts of a long answer go as they come.

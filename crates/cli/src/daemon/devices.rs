@@ -2,10 +2,10 @@
 
 use super::open_owned;
 use super::service::Service;
-use crate::control::Answer;
+use crate::control::{Answer, LayingData, Order, Wants};
 use crate::error::{At as _, Fail};
 use crate::{device, report, sys};
-use nenrin_core::Fs;
+use nenrin_core::{DeviceHealth, Fs};
 use nenrin_device::{HostId, HostPlace};
 use nenrin_format::BLOCK_BYTES;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -77,19 +77,19 @@ impl Service {
 
     pub(super) fn device_remove(&self, which: &str, keep: bool) -> Result<Answer, Fail> {
         let fs = self.fs()?;
+        // Held meanwhile, so that what it drops, or tells of the table, is no later order.
+        let mut to_cut = self.to_cut();
         let d = device::member(&fs, which)?;
         if keep {
-            // Held meanwhile, so that what it drops is no later order.
-            let mut to_cut = self.to_cut();
             if !fs.device_keep(d.index).at(which)? {
                 return Err(Fail::at(which, "it is not being removed or shrunk"));
             }
             to_cut.retain(|c| c.uuid != d.uuid);
-        } else {
-            fs.device_remove(d.index).at(which)?;
-            self.log.line(&format!("device {} is being removed", d.index + 1));
+            return Ok(Answer::of(ordered(&fs, &d, Wants::Stays)));
         }
-        Ok(Answer::of(d.index + 1))
+        fs.device_remove(d.index).at(which)?;
+        self.log.line(&format!("device {} is being removed", d.index + 1));
+        Ok(Answer::of(Order { wants: Wants::Gone, ..ordered(&fs, &d, Wants::Stays) }))
     }
 
     pub(super) fn device_forgive(&self, which: &str) -> Result<Answer, Fail> {
@@ -134,22 +134,31 @@ impl Service {
         if meta.is_file() && bytes < there {
             to_cut.push(Cut { file, uuid: d.uuid, bytes });
         }
+        let order = ordered(&fs, &d, Wants::Bytes);
         drop(to_cut);
         self.watch_anew(&fs);
         self.log.line(&format!("device {}: {bytes} bytes are to be used", d.index + 1));
-        Ok(Answer::of(d.index + 1))
+        Ok(Answer::of(order))
     }
 
-    pub(super) fn lay(&self, bytes: u64) -> Result<Answer, Fail> {
+    /// Lays on. It is done where nothing is left to be laid, and of what was ordered where the table says that it is so: somebody else may
+    /// have taken it back meanwhile, and then nothing is left to be laid either.
+    pub(super) fn lay(&self, bytes: u64, order: Option<&Order>) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let status = fs.laying_step(bytes.min(STEP_BYTES_MAX)).map_err(plain)?;
+        let all = fs.health();
         if status.is_none() {
             self.watch_anew(&fs);
             self.cut_emptied(&fs, &mut self.to_cut());
             await_left(&fs);
             self.log.line("everything lies as it should on the devices there are");
         }
-        Ok(Answer::of(report::laying_data(&fs, status)))
+        let data = report::laying_data(&fs, status);
+        Ok(Answer::of(LayingData {
+            done: data.done && order.is_none_or(|order| order.is_done(&all)),
+            taken_back: order.is_some_and(|order| !order.stands(&all)),
+            ..data
+        }))
     }
 
     /// Cuts images of which the volume uses no more than was asked for. Who asked may have gone, and what is left to do was done
@@ -186,6 +195,12 @@ impl Service {
             drop(thread::Builder::new().name("nenrin-cut".into()).spawn(body));
         }
     }
+}
+
+/// What was just ordered of a device, by what the table says of it now: of its length somewhat less than was asked for may be used.
+fn ordered(fs: &Fs, d: &DeviceHealth, wants: fn(u64) -> Wants) -> Order {
+    let target = fs.health().iter().find(|now| now.uuid == d.uuid).map_or(0, |now| now.target_bytes);
+    Order { number: d.index + 1, uuid: d.uuid, wants: wants(target) }
 }
 
 /// Waits until devices that were taken out are closed, so that whoever had one taken out can use it. What was under way to the
@@ -229,6 +244,7 @@ fn cut(file: &File, bytes: u64) {
 mod tests {
     use super::*;
     use crate::clock::HostClock;
+    use crate::control::JoinData;
     use crate::daemon::Log;
     use crate::options::Options;
     use nenrin_core::{MkfsOptions, MountOptions, mkfs_on};
@@ -296,7 +312,7 @@ mod tests {
         let fs = service.fs().unwrap();
         let mut to_cut = service.to_cut();
         let other = service.clone();
-        let laying = thread::spawn(move || other.lay(STEP_BYTES_MAX).map(drop));
+        let laying = thread::spawn(move || other.lay(STEP_BYTES_MAX, None).map(drop));
         // It waits for the orders.
         thread::sleep(Duration::from_millis(500));
         let of = fs.health().remove(0);
@@ -307,7 +323,7 @@ mod tests {
         laying.join().unwrap().unwrap();
         assert_eq!((length(&image), service.to_cut().len()), (BYTES, 1));
         lay(&fs);
-        service.lay(STEP_BYTES_MAX).unwrap();
+        service.lay(STEP_BYTES_MAX, None).unwrap();
         assert_eq!((length(&image), service.to_cut().len()), (HALF, 0));
         fs.close().unwrap();
     }
@@ -328,9 +344,9 @@ mod tests {
             service.tick();
             thread::sleep(Duration::from_millis(5));
         }
-        assert!(service.join_data().is_ok());
+        assert!(service.join_data(None).is_ok());
         assert_eq!(fs.health()[0].name.as_deref(), other.to_str());
-        service.lay(STEP_BYTES_MAX).unwrap();
+        service.lay(STEP_BYTES_MAX, None).unwrap();
         assert_eq!((length(&image), length(&other), service.to_cut().len()), (BYTES, BYTES, 0));
         fs.close().unwrap();
     }
@@ -345,8 +361,87 @@ mod tests {
         service.resize(None, Some(HALF)).unwrap();
         service.resize(None, Some(BYTES)).unwrap();
         lay(&fs);
-        service.lay(STEP_BYTES_MAX).unwrap();
+        service.lay(STEP_BYTES_MAX, None).unwrap();
         assert_eq!((length(&image), service.to_cut().len()), (BYTES, 0));
+        fs.close().unwrap();
+    }
+
+    /// Whoever asked is told what the table says in the end, not what it was asked for.
+    #[test]
+    fn what_was_taken_back_meanwhile_is_not_told_as_done() {
+        let (dir, _image, service) = owned();
+        let fs = service.fs().unwrap();
+        let more = dir.path().join("more");
+        File::create(&more).unwrap().set_len(BYTES).unwrap();
+        service.device_add(&more, [9; 16]).unwrap();
+        let after = |order: &Order| {
+            let step = || service.lay(STEP_BYTES_MAX, Some(order)).unwrap().told::<LayingData>();
+            loop {
+                let data = step();
+                if data.done || data.taken_back {
+                    return (data.done, data.taken_back);
+                }
+            }
+        };
+        let ordered = |answer: Result<Answer, Fail>| answer.unwrap().told::<Order>();
+        let less = || ordered(service.resize(Some("2"), Some(HALF)));
+        let (done, taken_back) = ((true, false), (false, true));
+        lay(&fs);
+        for lays in [false, true] {
+            let removal = ordered(service.device_remove("2", false));
+            let kept = ordered(service.device_remove("2", true));
+            if lays {
+                lay(&fs);
+            }
+            assert_eq!((after(&removal), after(&kept)), (taken_back, done), "{lays}");
+            let first = less();
+            let second = ordered(service.resize(Some("2"), Some(BYTES)));
+            assert_eq!((after(&first), after(&second)), (taken_back, done), "{lays}");
+            let first = less();
+            let kept = ordered(service.device_remove("2", true));
+            assert_eq!((after(&first), after(&kept)), (taken_back, done), "{lays}");
+        }
+        // Asked for twice it is done once, and both are told.
+        let (first, second) = (less(), less());
+        assert_eq!((after(&first), after(&second)), (done, done));
+        let shorter = less();
+        let removal = ordered(service.device_remove("2", false));
+        assert_eq!((after(&shorter), after(&removal)), (taken_back, done));
+        // Another one gets its number.
+        let again = dir.path().join("again");
+        File::create(&again).unwrap().set_len(BYTES).unwrap();
+        service.device_add(&again, [10; 16]).unwrap();
+        assert_eq!((after(&removal), after(&shorter)), (done, taken_back));
+        fs.close().unwrap();
+    }
+
+    /// The same of a device that was to take the place of another.
+    #[test]
+    fn a_replacement_that_was_taken_back_is_not_told_as_done() {
+        let (dir, _image, service) = owned();
+        let fs = service.fs().unwrap();
+        let [one, two] = ["one", "two"].map(|name| {
+            let path = dir.path().join(name);
+            File::create(&path).unwrap().set_len(BYTES).unwrap();
+            path
+        });
+        let told = |uuid| service.join_data(Some(uuid)).unwrap().told::<JoinData>();
+        service.replace("1", &one, [9; 16]).unwrap();
+        assert!(!told([9; 16]).done);
+        service.stop_replacing().unwrap();
+        let data = told([9; 16]);
+        assert!(data.done && data.failed.unwrap().contains("given up on request"));
+        // And where another one follows, in progress and done.
+        service.replace("1", &two, [10; 16]).unwrap();
+        let data = told([9; 16]);
+        assert!(data.done && data.failed.unwrap().contains("taken back"));
+        let end = Instant::now() + Duration::from_secs(60);
+        while !told([10; 16]).done {
+            assert!(Instant::now() < end);
+            service.tick();
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!([told([9; 16]).failed.is_some(), told([10; 16]).failed.is_some()], [true, false]);
         fs.close().unwrap();
     }
 }

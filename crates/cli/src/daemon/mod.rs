@@ -9,6 +9,7 @@
 //! 4. A request is answered "released" only after the device was closed.
 
 mod devices;
+mod forgetting;
 mod leaving;
 mod letting_go;
 mod log;
@@ -40,7 +41,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
-use threads::Threads;
+use threads::{Rising, Threads};
 
 /// How long a process that has released its volume stays for the sake of who
 /// asked for it: with a million inodes known, umount(2) itself takes seconds
@@ -159,7 +160,10 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
             "the control group allows {allowed} of memory: {index} are used for the index, {content} for content not yet written"
         ));
     }
-    let fs = device::open_volume(&plan.device, members.devices, core)?;
+    // Until there are threads for that, and where there will be none, until it is closed again.
+    let mut rising = None;
+    let mut begins = |fs: &Arc<Fs>| rising = Rising::start(fs, &log);
+    let fs = device::open_volume_and(&plan.device, members.devices, core, &mut begins)?;
     let notes = [left_out, notes(&fs, plan)].concat();
     let (sender, events) = mpsc::channel();
     let service = Arc::new(Service::new(fs, plan.device.clone(), &plan.options, log.clone(), sender));
@@ -188,6 +192,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
             return Err(service.close().err().unwrap_or(fail));
         }
     };
+    drop(rising);
 
     let (place, directory) = (plan.device.display(), plan.directory.display());
     log.line(&match &shown {

@@ -31,24 +31,36 @@ impl Service {
         Ok(Answer::of(under_way))
     }
 
-    pub(super) fn join_data(&self) -> Result<Answer, Fail> {
+    /// How far the replacement `uuid` is, or whichever there is where none is named.
+    pub(super) fn join_data(&self, uuid: Option<[u8; 16]>) -> Result<Answer, Fail> {
         let fs = self.fs()?;
-        let status = fs.join_status().filter(|s| s.replacement.is_some());
+        let is_meant = |s: &JoinStatus| s.replacement.is_some() && (uuid.is_none() || s.uuid == uuid);
+        let under_way = fs.join_status();
+        let status = under_way.clone().filter(is_meant);
         let is_under_way = status.is_some();
         if !is_under_way {
             self.note_joined();
             self.watch_anew(&fs);
             await_left(&fs);
         }
-        // Where it was quick nobody had asked before it was done.
-        let at = status.or_else(|| fs.joined_last().filter(|s| s.replacement.is_some()));
+        // Where it was quick nobody had asked before it was done. Before it is looked who has the place: who gives that has this.
+        let last = fs.joined_last().filter(is_meant);
+        let is_seated = uuid.is_none_or(|uuid| fs.health().iter().any(|d| d.uuid == uuid));
+        let why = fs.join_failed().filter(|_| under_way.is_none() && last.is_some());
+        let failed = if is_seated { why.filter(|_| uuid.is_none()) } else { Some(why.unwrap_or_else(taken_back)) };
+        let at = status.or(last);
         let of = |blocks: fn(&JoinStatus) -> u64| at.as_ref().map_or(0, blocks) * BLOCK_BYTES as u64;
         Ok(Answer::of(JoinData {
             done: !is_under_way,
             bytes: of(|s| s.blocks),
             bytes_expected: of(|s| s.blocks_expected),
             unreadable_bytes: of(|s| s.unreadable_blocks),
-            failed: if is_under_way { None } else { fs.join_failed() },
+            failed: failed.filter(|_| !is_under_way),
         }))
     }
+}
+
+/// Why a device has no place that nothing else is known of any more.
+fn taken_back() -> String {
+    "that was taken back meanwhile".into()
 }

@@ -2,24 +2,23 @@
 //! to commands.
 
 use super::devices::Cut;
+use super::forgetting::Planned;
 use super::letting_go::InUse;
 use super::log::Log;
 use super::steps::Run;
 use super::watch::{Problem, Watch};
-use crate::control::{
-    Answer, CheckpointData, DiffResult, ForgetPlanData, Hello, MountData, Parts, PastMount, Request, VolumeInfo,
-};
+use crate::control::{Answer, CheckpointData, DiffResult, Hello, MountData, Parts, PastMount, Request, VolumeInfo};
 use crate::error::Fail;
 use crate::mended::Mended;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::output::printable;
 use crate::{diff, past, report, states, when};
-use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
+use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
+use nenrin_format::Cno;
 use nenrin_format::superblock::Profile;
-use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Pages, Session, SessionOptions, Stopper};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,9 +27,6 @@ use std::time::{Duration, Instant};
 
 /// Most that one request for wiping reads and writes.
 const FORGET_STEP_BYTES_MAX: u64 = 64 << 20;
-
-/// The kernel lets go of a removed file a moment after its name went.
-const FORGET_WAIT: Duration = Duration::from_secs(3);
 
 /// How long whoever asks waits for a look at the images: where one stands still that does not return.
 const LOOK_TIME: Duration = Duration::from_secs(1);
@@ -116,14 +112,6 @@ pub(super) struct State {
     joining: Option<(u16, Option<String>)>,
 }
 
-/// What a path stood for. When its names have gone nothing may be known of it any more.
-#[derive(Default)]
-struct Planned {
-    path: PathBuf,
-    inodes: Vec<Ino>,
-    owners: BTreeSet<u32>,
-}
-
 /// See the module.
 pub struct Service {
     state: Mutex<State>,
@@ -142,11 +130,13 @@ pub struct Service {
     pub(super) in_use: InUse,
     /// The volume until it is closed, also while that takes its time.
     judged: Mutex<Weak<Fs>>,
+    /// The same, for who does nothing but beat, and waits for nobody.
+    beaten: Mutex<Weak<Fs>>,
     events: Mutex<Sender<Event>>,
     pub(super) scrub: Mutex<Run<Scrub>>,
     pub(super) clean: Mutex<Run<Clean>>,
     /// What was to be forgotten when that was asked about last.
-    forget: Mutex<Option<Planned>>,
+    pub(super) forget: Mutex<Option<Planned>>,
     /// What is asked for by [`Request::Lasting`].
     lasting: BTreeMap<String, String>,
     /// Devices that are added may be polled for ([`OpenMode::polling`]).
@@ -156,7 +146,8 @@ pub struct Service {
 
 impl Service {
     pub fn new(fs: Arc<Fs>, path: PathBuf, options: &Options, log: Arc<Log>, events: Sender<Event>) -> Self {
-        let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
+        let watches = Mutex::new(watches_of(&fs, &[]));
+        let [judged, beaten] = [(); 2].map(|()| Mutex::new(Arc::downgrade(&fs)));
         // What devices did before this mount was told by that one.
         let mended = (Mended::of(&fs), None);
         let state = State {
@@ -183,6 +174,7 @@ impl Service {
             path,
             watches,
             judged,
+            beaten,
             watching_anew: Mutex::default(),
             to_cut: Mutex::default(),
             committing: Mutex::default(),
@@ -274,7 +266,7 @@ impl Service {
         self.each_pages(Pages::bring_in);
     }
 
-    fn each_pages(&self, what: fn(&Pages)) {
+    pub(super) fn each_pages(&self, what: fn(&Pages)) {
         let all: Vec<Pages> = self.lock().mounts.iter().map(|m| m.pages.clone()).collect();
         all.iter().for_each(what);
     }
@@ -302,6 +294,7 @@ impl Service {
                 let _ = fs.cut_at_end();
                 let closed = fs.close().map_err(|e| Fail::at(self.path.display(), e));
                 *self.judged() = Weak::new();
+                *self.beaten() = Weak::new();
                 // Who cuts an image in the background has it, too.
                 drop(self.to_cut());
                 drop(fs);
@@ -320,9 +313,15 @@ impl Service {
 
     /// Shows other hosts that this one has the volume, when that is due. What went wrong is logged by the next tick.
     pub fn beat(&self) {
-        if let Ok(fs) = self.fs() {
+        // Also while it is closed, and held until that is done, as by who judges.
+        let beaten = self.beaten();
+        if let Some(fs) = beaten.upgrade() {
             let _ = fs.beat();
         }
+    }
+
+    fn beaten(&self) -> MutexGuard<'_, Weak<Fs>> {
+        self.beaten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the library do what is due, and logs a failure once.
@@ -575,7 +574,7 @@ impl Service {
             }
             Request::Clean { begin, run, bytes } => self.clean(begin, run, bytes),
             Request::ForgetPlan { path } => self.forget_plan(path),
-            Request::Forget { path } => self.forget(&path),
+            Request::Forget { path, plan } => self.forget(&path, &plan),
             Request::ForgetStep { bytes } => {
                 let fs = self.fs()?;
                 let status = fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?;
@@ -588,71 +587,18 @@ impl Service {
             }
             Request::Replace { old, new, uuid } => self.replace(&old, &new, uuid),
             Request::ReplaceCancel => self.stop_replacing(),
-            Request::JoinStatus => self.join_data(),
+            Request::JoinStatus { uuid } => self.join_data(uuid),
             Request::DeviceAdd { device, uuid } => self.device_add(&device, uuid),
             Request::DeviceForgive { device } => self.device_forgive(&device),
             Request::DeviceRemove { device, keep } => self.device_remove(&device, keep),
             Request::Resize { device, bytes } => self.resize(device.as_deref(), bytes),
-            Request::LayingStep { bytes } => self.lay(bytes),
+            Request::LayingStep { bytes, order } => self.lay(bytes, order.as_ref()),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory, force } => self.umount(&directory, force),
             Request::MayLeave { directory } => Ok(Answer::of(self.may_leave(&directory, false)?)),
             Request::Left { device } => self.left(&device),
             Request::Failure => Ok(Answer::of(report::why_read_only(&*self.fs()?))),
         }
-    }
-
-    /// What a path stands for is noted, since its names go before it is forgotten.
-    fn forget_plan(&self, path: PathBuf) -> Result<Answer, Fail> {
-        self.bring_in();
-        let fs = self.fs()?;
-        let mut noted = self.forget.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = noted.take().filter(|p| p.path == path).unwrap_or_default();
-        let plan = match fs.forget_plan(&states::parts(&path)) {
-            Err(Error::NotFound) if before.inodes.is_empty() => None,
-            Err(Error::NotFound) => {
-                let plan = fs.forget_plan_of(before.inodes).map_err(|e| Fail::at(path.display(), e))?;
-                Some(ForgetPlan { owners: plan.owners.union(&before.owners).copied().collect(), ..plan })
-            }
-            other => Some(other.map_err(|e| Fail::at(path.display(), e))?),
-        };
-        let unknown = plan.is_none().then(|| states::unheard_of(fs.checkpoints_cut(), &fs.checkpoints()));
-        let plan = plan.unwrap_or_default();
-        if plan.names.iter().any(|n| n.is_now) {
-            // Whoever removes it now must find it in the past then.
-            fs.checkpoint_create(None).map_err(plain)?;
-        }
-        let elsewhere = fs.elsewhere(&states::parts(&path), &plan.inodes).map_err(|e| Fail::at(path.display(), e))?;
-        let elsewhere_bytes = states::no_texts(&elsewhere);
-        let elsewhere = elsewhere.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
-        let data = ForgetPlanData { unknown, elsewhere, elsewhere_bytes, ..report::forget_plan(&plan) };
-        *noted = Some(Planned { path, inodes: plan.inodes, owners: plan.owners });
-        Ok(Answer::of(data))
-    }
-
-    fn forget(&self, path: &Path) -> Result<Answer, Fail> {
-        let fs = self.fs()?;
-        let planned = self.forget.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let inodes = planned.filter(|p| p.path == path).map(|p| p.inodes);
-        let inodes = inodes.ok_or_else(|| Fail::at(path.display(), "somebody else forgets, too; try again"))?;
-        let begin = std::time::Instant::now();
-        let forgotten = loop {
-            let forgotten = match fs.forget(&states::parts(path), &inodes) {
-                Err(Error::NotFound) if inodes.is_empty() => fs.forget_free().map(|()| 0),
-                other => other,
-            };
-            match forgotten {
-                Err(Error::ForgetInUse(_)) if begin.elapsed() < FORGET_WAIT => {
-                    std::thread::sleep(std::time::Duration::from_millis(50));
-                }
-                other => break other,
-            }
-        };
-        // Also of a part of it.
-        self.each_pages(Pages::drop_past);
-        let forgotten = forgotten.map_err(plain)?;
-        self.log.line(&format!("forgetting {forgotten} files and directories"));
-        Ok(Answer::of(forgotten))
     }
 
     fn hello(&self) -> Hello {

@@ -3,11 +3,13 @@
 //! Invariants
 //! 1. A mistake in one of them costs what it did this time, and is told: it goes on.
 //! 2. None of them is left when the volume is closed.
+//! 3. With `mmp` one of them beats from before the first write until that.
 
 use super::service::{Event, Service};
-use super::{TICK, TICKS_PER_WATCH};
+use super::{Log, TICK, TICKS_PER_WATCH};
 use crate::control::{Presence, Server};
 use crate::sys;
+use nenrin_core::Fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -77,6 +79,24 @@ pub struct Judges {
     _beater: Option<Repeated>,
 }
 
+/// Beats while a volume comes up, until the other threads do.
+pub struct Rising {
+    _beater: Repeated,
+}
+
+impl Rising {
+    /// Starts it, where the volume has a heart. Without a thread for that the volume is as slow to come up as it is, and asks itself
+    /// whether it is another's before it writes.
+    pub fn start(fs: &Arc<Fs>, log: &Arc<Log>) -> Option<Self> {
+        fs.mmp()?;
+        // Who opens it may fail, and then nobody is to have it.
+        let (beaten, log) = (Arc::downgrade(fs), log.clone());
+        let beat = move || drop(beaten.upgrade().map(|fs| fs.beat()));
+        let tell = move |what: &str| log.line(&format!("a mistake of this program, in nenrin-mmp: {what}"));
+        Repeated::start("nenrin-mmp", tell, beat).ok().map(|beater| Self { _beater: beater })
+    }
+}
+
 impl Threads {
     /// Starts them.
     ///
@@ -138,8 +158,116 @@ fn ticking(presence: Presence) -> Work {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::HostClock;
+    use crate::device::{self, Device};
+    use crate::options::Options;
+    use nenrin_core::heartbeat::{Said, look};
+    use nenrin_core::{MkfsOptions, Mmp, MountOptions, NewInode, mkfs_on};
+    use nenrin_device::{BlockDevice, Geometry, MemDevice, Op, Ticket};
+    use nenrin_format::Ino;
+    use std::path::Path;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+    use std::time::Instant;
+
+    /// A device whose next flush takes so long.
+    struct Slow {
+        device: MemDevice,
+        millis: AtomicU64,
+    }
+
+    impl BlockDevice for Slow {
+        fn geometry(&self) -> Geometry {
+            self.device.geometry()
+        }
+        fn submit(&self, op: Op) -> Ticket {
+            if matches!(op, Op::Flush) {
+                thread::sleep(Duration::from_millis(self.millis.swap(0, Ordering::SeqCst)));
+            }
+            self.device.submit(op)
+        }
+    }
+
+    const FLUSH: Duration = Duration::from_secs(6);
+    /// Of others, who watch: of a heart that beats five times in a second.
+    const PATIENCE: Duration = Duration::from_secs(3);
+
+    /// With a volume, to be mounted with `mmp`.
+    fn slow() -> (Arc<Slow>, MountOptions) {
+        let slow = Arc::new(Slow { device: MemDevice::new(64 << 20), millis: AtomicU64::new(0) });
+        let device: Device = slow.clone();
+        mkfs_on(&[device], &HostClock::shared(), &MkfsOptions::default()).unwrap();
+        let mmp = Some(Mmp { node: "here".into(), owner: [7; 16], interval_nanos: 200_000_000 });
+        (slow, MountOptions { mmp, ..MountOptions::default() })
+    }
+
+    impl Slow {
+        fn next_flush_takes(&self, time: Duration) {
+            self.millis.store(time.as_millis() as u64, Ordering::SeqCst);
+        }
+
+        /// How long others saw nothing change while `work` was done, at most, once they had seen anything.
+        fn longest_silence(&self, work: impl FnOnce() + Send) -> Duration {
+            let over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    work();
+                    over.store(true, Ordering::SeqCst);
+                });
+                let said = || match look(&self.device).unwrap() {
+                    Said::InUse(beat) | Said::Ended(beat) => Some(beat.sequence),
+                    _ => None,
+                };
+                let (mut last, mut since, mut longest) = (None, Instant::now(), Duration::ZERO);
+                while !over.load(Ordering::SeqCst) {
+                    let now = said();
+                    if now != last || last.is_none() {
+                        (last, since) = (now, Instant::now());
+                    }
+                    longest = longest.max(since.elapsed());
+                    thread::sleep(Duration::from_millis(20));
+                }
+                longest
+            })
+        }
+    }
+
+    /// A close that waits for a device is no reason to take the volume for that of a host that is gone.
+    #[test]
+    fn the_heart_beats_while_the_volume_is_closed() {
+        let (slow, options) = slow();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let fs = device::open_volume(Path::new("v"), vec![slow.clone()], options).unwrap();
+        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        fs.create(Ino::ROOT, b"f", &new).unwrap();
+        let service = Arc::new(Service::new(fs, "v".into(), &Options::default(), log, mpsc::channel().0));
+        let beaten = service.clone();
+        let beater = Repeated::start("nenrin-mmp", |_| (), move || beaten.beat()).unwrap();
+        slow.next_flush_takes(FLUSH);
+        let begun = Instant::now();
+        let silence = slow.longest_silence(|| service.close().unwrap());
+        assert!(begun.elapsed() >= FLUSH && silence < PATIENCE, "{silence:?}");
+        drop((beater, service));
+        assert!(matches!(look(&slow.device).unwrap(), Said::Ended(_)));
+        assert_eq!(Arc::strong_count(&slow), 1, "somebody has it still");
+    }
+
+    /// Nor is it one that it takes long to come up.
+    #[test]
+    fn the_heart_beats_while_the_volume_comes_up() {
+        let (slow, options) = slow();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        slow.next_flush_takes(FLUSH);
+        let mut rising = None;
+        let (device, rises) = (slow.clone(), &mut rising);
+        let silence = slow.longest_silence(move || {
+            let mut begins = |fs: &Arc<Fs>| *rises = Rising::start(fs, &log);
+            let fs = device::open_volume_and(Path::new("v"), vec![device], options, &mut begins).unwrap();
+            fs.close().unwrap();
+        });
+        assert!(rising.is_some() && slow.millis.load(Ordering::SeqCst) == 0);
+        assert!(silence < PATIENCE, "{silence:?}");
+    }
 
     #[test]
     fn work_goes_on_after_a_mistake_which_is_told() {

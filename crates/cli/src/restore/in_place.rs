@@ -4,7 +4,8 @@
 //! 1. It is emptied and gets all it will have before anybody is told that it is durable: the volume holds an emptied file back from
 //!    commits until it is synced, for half a minute at most, and not where that is all the room there is. So a crash shows what it had
 //!    or what it got, under all names; where it takes longer, a part of that, and the checkpoint has what it had.
-//! 2. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
+//! 2. Who cannot give it all it had then, since it is another's, gives it nothing.
+//! 3. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
 
 use super::attributes::xattrs_of;
 use super::spot::Spot;
@@ -41,7 +42,19 @@ pub(super) fn same_file(from: &Path, to: &Spot) -> Result<Metadata, Fail> {
             "is another file than it was then; --force replaces it, and nothing but this name changes",
         ));
     }
-    Ok(now)
+    is_own(&now, to.shown()).map(|()| now)
+}
+
+/// Whether who restores may change all of a file: another's may let him write to it, and to give it permissions and times is the owner's.
+fn is_own(file: &Metadata, shown: &Path) -> Result<(), Fail> {
+    let (me, owner) = (crate::sys::euid(), file.uid());
+    if me == 0 || me == owner {
+        return Ok(());
+    }
+    let text = format!(
+        "belongs to user {owner}, and only that user and root can give it what it was; --to DEST restores beside it"
+    );
+    Err(Fail::at(shown.display(), text))
 }
 
 /// Gives the file at `there`, which is `known`, what the `copy` has, where `is_kept` says that it is still what a checkpoint has; whether
@@ -64,6 +77,7 @@ pub(super) fn give(
     if (now.dev(), now.ino(), now.is_file()) != (known.dev(), known.ino(), true) {
         return Err(Fail::at(&place, "became another file meanwhile, and was left as it is"));
     }
+    is_own(&now, shown)?;
     if !is_kept(&now) {
         return Ok(false);
     }
@@ -72,8 +86,10 @@ pub(super) fn give(
         target.set_permissions(Permissions::from_mode(both)).at(&place)?;
     }
     let given = content(&source, &target, then.len()).and_then(|()| attributes(&target, &then, &xattrs));
+    // Also where that failed: what others have seen of it by now is undone by no crash.
+    let synced = target.sync_all();
     given
-        .and_then(|()| target.sync_all())
+        .and(synced)
         .map(|()| true)
         .map_err(|e| Fail::at(&place, format!("{e}; it may have lost what it had, which the newest checkpoint has")))
 }

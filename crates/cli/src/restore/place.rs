@@ -1,10 +1,10 @@
 //! Where a copy is made, and how it gets its name.
 
 use super::hidden::{maker, new_name};
+use super::in_place;
 use super::spot::Spot;
-use super::{Stop, in_place};
 use crate::error::{At, Fail};
-use crate::less::Print;
+use crate::less::{self, Print};
 use crate::{mounts, output, remove};
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -20,6 +20,29 @@ pub(super) type Keep<'a> = &'a mut dyn FnMut() -> Result<Print, Fail>;
 
 /// How often what is written to meanwhile is kept anew.
 const KEPT_ANEW_MAX: u32 = 10;
+
+/// Why the end was not reached: before the name changed hands, or when it had, and what is in the place of the copy since.
+pub(super) enum Stop {
+    Before(Fail),
+    After(Fail, Left),
+}
+
+/// What is where a copy was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing but what was copied.
+    Nothing,
+    /// What was replaced.
+    Replaced,
+    /// What had the name for a moment: the copy, to which somebody gave more, or whatever he had there instead.
+    Given,
+}
+
+impl From<Fail> for Stop {
+    fn from(e: Fail) -> Self {
+        Self::Before(e)
+    }
+}
 
 /// A private directory beside the destination, in which the copy is made.
 pub(super) struct Place<'a> {
@@ -74,7 +97,6 @@ impl<'a> Place<'a> {
     pub fn take_name(
         &self,
         replace: bool,
-        known: Option<&Metadata>,
         sync: &mut dyn FnMut() -> Result<(), Fail>,
         keep: Keep<'_>,
     ) -> Result<bool, Stop> {
@@ -92,26 +114,75 @@ impl<'a> Place<'a> {
         };
         match named {
             Err(Errno::EXIST) if replace => {
-                self.may_be_replaced()?;
-                // What changed within a directory its own times do not tell.
-                let now = fs::symlink_metadata(self.there()).at(&place)?;
-                let same =
-                    |m: &Metadata| (m.ino(), m.ctime(), m.ctime_nsec()) == (now.ino(), now.ctime(), now.ctime_nsec());
-                if now.is_dir() || !known.is_some_and(same) {
-                    keep()?;
-                }
-                let old = Movable::new(&self.there()).at(&place)?;
-                if let Err(e) = rename(RenameFlags::EXCHANGE) {
-                    let _ = old.restore();
-                    return Err(Fail::at(&place, e).into());
-                }
+                self.exchange(keep)?;
                 has_replaced = true;
             }
             Err(Errno::EXIST) => return Err(exists(self.to.shown(), self.is_same_volume).into()),
             other => other.at(&place)?,
         }
         let durable = movable.restore().and_then(|()| parent.sync_all()).at(&place).and_then(|()| sync());
-        durable.map(|()| has_replaced).map_err(|e| Stop::After(e, has_replaced))
+        let left = if has_replaced { Left::Replaced } else { Left::Nothing };
+        durable.map(|()| has_replaced).map_err(|e| Stop::After(e, left))
+    }
+
+    /// The copy and what is there change names, where that is then what was kept of it. What somebody gave to the copy, or to its name,
+    /// while it had that and lost it again, stays.
+    fn exchange(&self, keep: Keep<'_>) -> Result<(), Stop> {
+        let place = self.to.shown().display();
+        let (made, print) = (fs::symlink_metadata(self.copy()).at(&place)?, Print::of(&self.copy()).ok());
+        let mut tries = 0..KEPT_ANEW_MAX;
+        let why = loop {
+            match tries.next().map(|_| self.exchange_once(keep, &made)) {
+                Some(Ok(true)) => return Ok(()),
+                Some(Ok(false)) => {}
+                Some(Err(Stop::Before(e))) => break e,
+                Some(after) => return after.map(drop),
+                None => {
+                    let text = "changes all the time, so that no checkpoint has what it is now; end that first; nothing was \
+                                restored";
+                    break Fail::at(&place, text);
+                }
+            }
+        };
+        // Where somebody took the copy away there is nothing.
+        let is_gone = || fs::symlink_metadata(self.copy()).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let is_as_made = || print.is_some_and(|print| Print::of(&self.copy()).is_ok_and(|now| print.is_like(&now)));
+        Err(Stop::After(why, if is_gone() || is_as_made() { Left::Nothing } else { Left::Given }))
+    }
+
+    /// The same once. Whether it is what was kept is seen when no path leads to it any more, by which it could change unseen; where it is
+    /// not, it gets its name back.
+    fn exchange_once(&self, keep: Keep<'_>, made: &Metadata) -> Result<bool, Stop> {
+        let (place, copy) = (self.to.shown().display(), self.copy());
+        let rename =
+            || sys::renameat_with(&self.private, "copy", self.to.parent(), self.to.name(), RenameFlags::EXCHANGE);
+        self.may_be_replaced()?;
+        let kept = keep()?;
+        // As long as it has its name that tells more than afterwards.
+        if !kept.is_itself(&fs::symlink_metadata(self.there()).at(&place)?) {
+            return Ok(false);
+        }
+        let old = Movable::new(&self.there()).at(&place)?;
+        if let Err(e) = rename() {
+            let _ = old.restore();
+            return Err(Fail::at(&place, e).into());
+        }
+        let now = old.restore().at(&place).and_then(|()| less::sync(&copy));
+        if now.is_ok_and(|now| kept.is_still(&now)) {
+            return Ok(true);
+        }
+        let old = Movable::new(&copy);
+        if let Err(e) = rename() {
+            let text = format!("changed while it was replaced, and did not get its name back: {e}");
+            return Err(Stop::After(Fail::at(&place, text), Left::Replaced));
+        }
+        let _ = old.map(Movable::restore);
+        let is_copy = |now: Metadata| (now.dev(), now.ino()) == (made.dev(), made.ino());
+        if !fs::symlink_metadata(&copy).is_ok_and(is_copy) {
+            let text = "became something else meanwhile, and was left as it is";
+            return Err(Stop::After(Fail::at(&place, text), Left::Given));
+        }
+        Ok(false)
     }
 
     /// What has the name, and is `known`, gets what the copy has, and keeps its names. What it was is kept before.
@@ -128,7 +199,7 @@ impl<'a> Place<'a> {
         for _ in 0..KEPT_ANEW_MAX {
             let kept = keep()?;
             // What a program wrote since is in no checkpoint.
-            let is_kept = |now: &Metadata| kept.is(&Print::of_file(&self.there(), now));
+            let is_kept = |now: &Metadata| kept.is(&Print::of_file(now));
             if in_place::give(&self.copy(), &self.there(), (known, &is_kept), shown)? {
                 return Ok(());
             }

@@ -82,6 +82,102 @@ fn what_is_replaced_is_kept_as_it_is_in_the_end() {
         // The hidden directory is there the second time.
         assert_eq!(asked, if which == 0 { vec![2] } else { vec![2, 3] }, "{which}");
     }
+    // And where it changes while it is kept that time, after it was looked at.
+    for which in 1..6 {
+        let _ = fs::remove_dir_all(&to);
+        fs::create_dir_all(to.join("sub")).unwrap();
+        fs::write(to.join("sub/f"), "same").unwrap();
+        let mut asked = Vec::new();
+        let mut keep = || {
+            asked.push(names(dir.path()).len());
+            if asked.len() == 2 {
+                change(which);
+            }
+            Ok(())
+        };
+        let mut fits = |_: &[LeftOut]| {
+            fs::write(to.join("h"), "").unwrap();
+            Ok(())
+        };
+        copied(&from, &to, true, &mut keep, &mut fits).unwrap();
+        assert_eq!(asked, [2, 3, 3], "{which}");
+    }
+}
+
+/// What a program writes while what is replaced is kept is kept, too, before it is gone; who writes all the time is told.
+#[test]
+fn what_is_written_while_a_directory_is_kept_is_kept_too() {
+    for (is_file, writes, fails) in
+        [(false, 0, false), (false, 2, false), (false, usize::MAX, true), (true, 2, false), (true, usize::MAX, true)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(if is_file { &name[..name.find('/').unwrap()] } else { name });
+        for name in ["from/f", "to/f"] {
+            fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            fs::write(at(name), if name == "to/f" { "now" } else { "then" }).unwrap();
+        }
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let mut seen = Vec::new();
+        let mut keep = || {
+            seen.push(fs::read_to_string(at("to/f")).unwrap());
+            if seen.len() <= writes {
+                fs::write(at("to/f"), format!("written {}", seen.len())).unwrap();
+            }
+            Ok(())
+        };
+        let done = copied(&from, &to, true, &mut keep, &mut |_| Ok(()));
+        assert_eq!(names(dir.path()), ["from", "to"]);
+        if fails {
+            assert!(done.unwrap_err().message.contains("changes all the time"));
+            assert_eq!(
+                fs::read_to_string(at("to/f")).unwrap(),
+                format!("written {}", seen.len()),
+                "it is left as it is"
+            );
+            continue;
+        }
+        done.unwrap();
+        let all: Vec<String> = (1..=writes).map(|n| format!("written {n}")).collect();
+        assert_eq!(seen, [vec!["now".to_owned()], all].concat());
+        assert_eq!(fs::read_to_string(at("to/f")).unwrap(), "then");
+    }
+}
+
+/// The copy has the name for a moment, each time that is tried: what somebody writes to it then is not lost where it is given up.
+#[test]
+fn what_is_written_to_a_copy_that_is_given_up_is_told() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for made in [&from, &to] {
+        fs::create_dir(made).unwrap();
+    }
+    fs::write(from.join("copied"), "").unwrap();
+    let over = AtomicBool::new(false);
+    let told = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // As long as the copy has the name.
+            while !over.load(Ordering::Relaxed) {
+                let into = File::open(&to).unwrap();
+                if place::within(&into).join("copied").exists() {
+                    fs::write(place::within(&into).join("late"), "his").unwrap();
+                }
+            }
+        });
+        let mut count = 0;
+        let mut keep = || {
+            count += 1;
+            fs::write(to.join("f"), count.to_string()).unwrap();
+            Ok(())
+        };
+        let told = copied(&from, &to, true, &mut keep, &mut |_| Ok(()));
+        over.store(true, Ordering::Relaxed);
+        told.unwrap_err().message
+    });
+    let hidden = hidden_in(dir.path()).unwrap();
+    assert!(told.contains(&format!("; what had its name meanwhile is in {}", hidden.display())), "{told}");
+    assert_eq!(fs::read_to_string(hidden.join("copy/late")).unwrap(), "his");
+    assert_eq!(names(&to), ["f"]);
 }
 
 /// What a program writes to a file while that is kept is kept, too, before the file is written to in place; who writes all the time is

@@ -39,6 +39,30 @@ fn not_a_volume() {
     nenrin(["mount", &place.sub("dir"), &place.sub("mnt")]).fails(1, &["neither a regular file nor a block device"]);
 }
 
+/// An option that is another verb's was taken, and ignored: the device was added that was not to be.
+#[test]
+fn options_of_other_verbs() {
+    let refused = |args: &[&str], parts: &[&str]| nenrin(args).fails(2, parts);
+    for (verb, takes) in [
+        ("list", &["--json"][..]),
+        ("add", &["--size", "--sparse", "--force", "--json"]),
+        ("remove", &["--cancel", "--json"]),
+        ("replace", &["--cancel", "--force", "--json"]),
+        ("forgive", &["--json"]),
+    ] {
+        for flag in [&["--cancel"][..], &["--force"], &["-f"], &["--sparse"], &["--size", "32M"]] {
+            let long = if flag[0] == "-f" { "--force" } else { flag[0] };
+            if !takes.contains(&long) {
+                let told = format!("device {verb} takes no {long}");
+                refused(&[&["device", verb], flag, &["/nowhere", "/nothing"][..]].concat(), &[&told, "usage"]);
+            }
+        }
+    }
+    refused(&["device", "replace", "--cancel", "--force", "/nowhere"], &["replace --cancel takes no other option"]);
+    refused(&["snapshot", "list", "--of", "3", "/nowhere"], &["snapshot list takes no --of"]);
+    refused(&["snapshot", "delete", "--of", "3", "/nowhere", "monday"], &["snapshot delete takes no --of"]);
+}
+
 #[test]
 fn a_truncated_image() {
     let place = Place::with_volume();

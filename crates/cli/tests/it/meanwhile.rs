@@ -38,6 +38,46 @@ fn devices_change_while_something_is_forgotten() {
     assert_eq!(nenrin(["device", "list", "--json", &mnt]).json().as_array().unwrap().len(), 1);
 }
 
+/// A command that stood still while another one took back what it had asked for.
+#[test]
+fn what_is_taken_back_meanwhile_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (image, mnt) = (place.image(), place.sub("mnt"));
+    nenrin(["mkfs", "--sparse", "--size", "8G", &image]).ok();
+    nenrin(["mount", "-o", "checkpoint=0", &image, &mnt]).ok();
+    nenrin(["device", "add", "--sparse", "--size", "64M", &mnt, &place.text("more")]).ok();
+    let begin = |args: &[&str], state: &str| {
+        // That comes first, so that nothing is done too soon.
+        fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
+        nenrin(["checkpoint", "create", &mnt]).ok();
+        fs::remove_file(place.path("mnt/f")).unwrap();
+        let mut forget = command(["forget", "--yes", &place.text("mnt/f")]);
+        let mut forget = forget.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("it is being forgotten", || place.info()["notes"].to_string().contains("are forgotten"));
+        let asked = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let list = || nenrin(["device", "list", "--json", &mnt]).json();
+        wait_until("it was asked for", || list()[1]["state"] == state);
+        signal(asked.id(), "STOP");
+        forget.kill().unwrap();
+        forget.wait().unwrap();
+        nenrin(["device", "remove", "--cancel", &mnt, "2"]).ok();
+        signal(asked.id(), "CONT");
+        let out = Out::of(asked.wait_with_output().unwrap());
+        assert_eq!((list()[1]["state"].as_str(), list()[1]["bytes"].as_u64()), (Some("active"), Some(64 << 20)));
+        out
+    };
+    let told = ["device 2 was taken back meanwhile", "nenrin device list"];
+    begin(&["device", "remove", &mnt, "2"], "leaving").fails(1, &told);
+    begin(&["resize", "--device", "2", &mnt, "32M"], "shrinking").fails(1, &told);
+    let out = begin(&["device", "remove", "--json", &mnt, "2"], "leaving");
+    let json: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!((out.code, &json["done"], &json["taken_back"]), (1, &false.into(), &true.into()), "{json}");
+    assert_eq!(fs::metadata(place.path("more")).unwrap().len(), 64 << 20);
+}
+
 /// Who unmounts ends a scrub, which says how far it came.
 #[test]
 fn a_scrub_of_what_is_unmounted_says_so() {

@@ -4,6 +4,7 @@
 use crate::common::*;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
 
 #[test]
 fn an_image_is_allocated_whole() {
@@ -326,5 +327,25 @@ fn what_is_not_there_is_not_made() {
         let out = nenrin(&args);
         assert!(out.code != 0 && out.stderr.contains("/no/such: no such file or device"), "{out:?}");
         assert!(!out.stderr.contains("mkfs"), "{out:?}");
+    }
+}
+
+/// Several make the same image: one of them does, and what the others take back is not that.
+#[test]
+fn one_of_several_makes_an_image() {
+    let place = Place::new();
+    for round in 0..12 {
+        let name = place.text(&format!("image{round}"));
+        let start = || {
+            command(["mkfs", "--sparse", "--size", SIZE, &name]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        let all: Vec<_> = (0..4).map(|_| start().unwrap()).collect();
+        let all: Vec<Out> = all.into_iter().map(|child| Out::of(child.wait_with_output().unwrap())).collect();
+        let made: Vec<&Out> = all.iter().filter(|out| out.code == 0).collect();
+        assert_eq!(made.len(), 1, "{all:?}");
+        let uuid = made[0].stdout.split_once("volume ").unwrap().1.split(',').next().unwrap();
+        let info = nenrin(["info", &name]).ok();
+        assert!(info.contains(uuid), "{info}");
+        fs::remove_file(&name).unwrap();
     }
 }

@@ -189,3 +189,41 @@ fn what_hides_the_past_is_told() {
         history().ok();
     }
 }
+
+/// A file of another's that lets who mounted the volume write to it: he could have emptied it, and not given it what it was.
+#[test]
+fn a_file_of_another_is_not_restored_in_place() {
+    if !can_mount() || !has("fusermount3") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (open, his) = (place.path("mnt/open"), place.path("mnt/his"));
+    for file in [&open, &his] {
+        fs::write(file, "then").unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    nenrin(["snapshot", "create", &place.text("mnt"), "then"]).ok();
+    for (file, user) in [(&open, 65533), (&his, 65534)] {
+        fs::write(file, "now").unwrap();
+        chown(file, Some(user), None).unwrap();
+    }
+    chown(place.path("mnt"), Some(65534), Some(65534)).unwrap();
+    place.umount().ok();
+    for path in ["image", "mnt"] {
+        chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    let script = "
+        $NENRIN mount image mnt
+        $NENRIN restore mnt/open --at then --in-place && exit 9
+        $NENRIN restore mnt/his --at then --in-place >/dev/null
+        cat mnt/open mnt/his
+        $NENRIN umount mnt";
+    let Some(out) = as_nobody(&place, script) else { return };
+    assert!(out.stderr.contains("mnt/open: belongs to user 65533, and only that user and root"), "{out:?}");
+    assert_eq!(out.ok(), "nowthen");
+    // Root may.
+    place.mount("checkpoint=0").ok();
+    nenrin(["restore", &place.text("mnt/open"), "--at", "then", "--in-place"]).ok();
+    assert_eq!(fs::read_to_string(&open).unwrap(), "then");
+}

@@ -45,6 +45,8 @@ pub struct JoinStatus {
     pub index: u16,
     /// Path of a device that takes the place of another.
     pub replacement: Option<String>,
+    /// Identity of such a device.
+    pub uuid: Option<[u8; 16]>,
     /// Blocks copied.
     pub blocks: u64,
     /// Blocks to copy, about.
@@ -199,8 +201,8 @@ impl Fs {
         let half = used.len() / if broken(Break::JoinHalf) { 2 } else { 1 };
         let share = used.first().map_or(1, |no| devices.share_blocks(*no));
         let replacement = new.as_ref().map(|n| n.device.geometry().name);
-        let blocks_expected = share * used.len() as u64;
-        let status = JoinStatus { index, replacement, blocks: 0, blocks_expected, unreadable_blocks: 0 };
+        let (blocks_expected, uuid) = (share * used.len() as u64, new.as_ref().map(|n| n.uuid));
+        let status = JoinStatus { index, replacement, uuid, blocks: 0, blocks_expected, unreadable_blocks: 0 };
         let todo = used[..half].iter().map(|no| (*no, 0)).collect();
         joiner.requests = devices.requests();
         joiner.job = Some(Job { status, new, todo, share, vouched: None });

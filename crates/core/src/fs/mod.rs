@@ -89,7 +89,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 
 pub use account::Freed;
 pub use at_once::Joined;
@@ -416,6 +416,8 @@ pub struct Fs {
     clock: Arc<dyn Clock>,
     options: MountOptions,
     report: RecoveryReport,
+    /// The same with what was found after that, when the volume was made ready for writing.
+    report_ready: OnceLock<RecoveryReport>,
 }
 
 /// Parts that recovery hands over.
@@ -565,6 +567,7 @@ impl Fs {
             clock,
             options,
             report: opened.report,
+            report_ready: OnceLock::new(),
         }
     }
 
@@ -633,7 +636,7 @@ impl Fs {
     }
 
     /// After a mount: lets orphans go, as far as there is room for that; the others when there is some. What cannot be read stays.
-    pub(crate) fn release_orphans(&mut self) -> Result<()> {
+    pub(crate) fn release_orphans(&self) -> Result<()> {
         let mut inner = self.lock_to_change()?;
         match inner.state.orphans() {
             Ok(orphans) => inner.orphans_left.extend(orphans),
@@ -645,14 +648,18 @@ impl Fs {
         let left = inner.reaper.lost.take();
         drop(inner);
         let note = |why| format!("a file that was removed while it was in use keeps its space: {why}");
-        self.report.notes.extend(left.map(note));
+        if let Some(note) = left.map(note) {
+            let mut report = self.report.clone();
+            report.notes.push(note);
+            let _ = self.report_ready.set(report);
+        }
         Ok(())
     }
 
     /// What recovery found when the volume was opened.
     #[must_use]
     pub fn recovery_report(&self) -> &RecoveryReport {
-        &self.report
+        self.report_ready.get().unwrap_or(&self.report)
     }
 
     /// Why the volume became read-only, if it did.

@@ -93,10 +93,20 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::Open`] with what is wrong, where, and what to do.
-    pub fn open(
+    pub fn open(devices: Vec<Arc<dyn BlockDevice>>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Arc<Self>> {
+        Self::open_and(devices, clock, options, &mut |_| {})
+    }
+
+    /// The same. `begins` gets the volume before its first write: to have it beat ([`Fs::beat`]) while it is made ready, which may take its
+    /// time, and nothing else.
+    ///
+    /// # Errors
+    /// As [`Fs::open`].
+    pub fn open_and(
         devices: Vec<Arc<dyn BlockDevice>>,
         clock: Arc<dyn Clock>,
         mut options: MountOptions,
+        begins: &mut dyn FnMut(&Arc<Self>),
     ) -> Result<Arc<Self>> {
         let (assembly, claim) = heartbeat::take(&devices, &clock, &options)?;
         let mut opened = recover_from_all(&assembly, &options)?;
@@ -111,14 +121,16 @@ impl Fs {
             Some(claim) => fs.show(claim),
             None => {}
         }
+        let fs = Arc::new(fs);
         if !read_only {
+            begins(&fs);
             fs.still_owns()?;
             fs.before_writing(&unproven)?;
             fs.index_checkpoint(false)?;
             fs.free_what_was_open()?;
             fs.release_orphans()?;
         }
-        Ok(Arc::new(fs))
+        Ok(fs)
     }
 }
 
