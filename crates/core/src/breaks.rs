@@ -116,6 +116,8 @@ pub enum Break {
     LateNameActsBack,
     /// What is left of a past state of such an inode is taken for all of it.
     PartSeemsWhole,
+    /// In a past state no name can be looked up: it says that it does not know.
+    PastUnnamed,
     /// Ages go by the wall clock, whatever it says.
     JumpBelieved,
     /// What only a landmark keeps is freed.

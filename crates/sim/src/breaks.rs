@@ -98,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 100] = [
+pub const TRIALS: [Trial; 101] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -158,6 +158,7 @@ pub const TRIALS: [Trial; 100] = [
     trial(Break::LateNameIgnored, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::LateNameActsBack, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::PartSeemsWhole, "P6", Hunt::Cuts(Profile::Keep)),
+    trial(Break::PastUnnamed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::LandmarkUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::LandmarkIsAll, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
