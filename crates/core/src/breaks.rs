@@ -128,6 +128,10 @@ pub enum Break {
     ForgetNotDurable,
     /// Snapshots are let go like any checkpoint when room is short.
     SnapshotsShed,
+    /// Deleting a snapshot, or checkpoints, is acknowledged before it is committed.
+    DeletedUnsynced,
+    /// A snapshot that is deleted loses its name with one commit, and goes with the next.
+    DeletedInHalves,
     /// A rule for keeping checkpoints is acknowledged before it is committed.
     RuleNotSynced,
     /// A lost range that is written leaves no trace in the past, as a reservation does.

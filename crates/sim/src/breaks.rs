@@ -98,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 101] = [
+pub const TRIALS: [Trial; 103] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -166,6 +166,8 @@ pub const TRIALS: [Trial; 101] = [
     trial(Break::MergedUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::MergeLoses, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
+    trial(Break::DeletedUnsynced, "P1", Hunt::Cuts(Profile::Past)),
+    trial(Break::DeletedInHalves, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::RemovalsWait, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::HoldsOutlast, "P7", Hunt::Scenario(Scenario::EmptiedWhenFull)),

@@ -138,6 +138,17 @@ pub enum Op {
     CheckpointDrop {
         cno: u64,
     },
+    /// A snapshot goes with its name, as by `snapshot delete`, unless somebody uses it.
+    SnapshotDrop {
+        cno: u64,
+        name: Vec<u8>,
+        in_use: bool,
+    },
+    /// Of these go that are there, have no name and are not used, as by `checkpoint delete A..B`.
+    CheckpointsDrop {
+        cnos: Vec<u64>,
+        in_use: Vec<u64>,
+    },
     Advance {
         nanos: u64,
     },
@@ -216,6 +227,8 @@ impl Op {
             Self::CheckpointCreate { .. } => "checkpoint_create",
             Self::CheckpointName { .. } => "checkpoint_name",
             Self::CheckpointDrop { .. } => "checkpoint_drop",
+            Self::SnapshotDrop { .. } => "snapshot_drop",
+            Self::CheckpointsDrop { .. } => "checkpoints_drop",
             Self::Advance { .. } => "advance",
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",

@@ -188,6 +188,19 @@ pub trait Subject: Sized {
     fn checkpoints(&self) -> Vec<CheckpointInfo>;
     fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()>;
     fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()>;
+    /// Takes a snapshot's name away and lets it go, unless it stays. What it was.
+    fn snapshot_drop(
+        &self,
+        _cno: Cno,
+        _name: &[u8],
+        _stays: &dyn Fn(Cno) -> bool,
+    ) -> Result<Option<CheckpointInfo>> {
+        Err(nenrin_core::Error::NotSupported)
+    }
+    /// Lets those go that are there, have no name and do not stay. How many went.
+    fn checkpoint_drop_unnamed(&self, _cnos: &[Cno], _stays: &dyn Fn(Cno) -> bool) -> Result<usize> {
+        Err(nenrin_core::Error::NotSupported)
+    }
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
@@ -479,6 +492,12 @@ impl Subject for Arc<Fs> {
     }
     fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
         Fs::checkpoint_drop(self, cnos)
+    }
+    fn snapshot_drop(&self, cno: Cno, name: &[u8], stays: &dyn Fn(Cno) -> bool) -> Result<Option<CheckpointInfo>> {
+        Fs::snapshot_drop(self, cno, name, stays)
+    }
+    fn checkpoint_drop_unnamed(&self, cnos: &[Cno], stays: &dyn Fn(Cno) -> bool) -> Result<usize> {
+        Fs::checkpoint_drop_unnamed(self, cnos, stays)
     }
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
         Fs::checkpoint_find(self, name)

@@ -191,6 +191,11 @@ impl Fs {
         if found.is_some() {
             inner.log(&Record::NameCheckpoint { cno, name: b"" }, self.clock.monotonic_nanos())?;
         }
+        if broken(Break::DeletedInHalves) {
+            drop(inner);
+            self.sync_received(false)?;
+            inner = self.room_to_let_go()?;
+        }
         self.let_go(inner, found.as_ref().map(|found| found.cno).as_slice())?;
         // Where that cannot be read, all of history counts as kept.
         drop(self.recount_named_history());
@@ -202,7 +207,7 @@ impl Fs {
         inner.log_drops(cnos, self.clock.monotonic_nanos())?;
         inner.sweep_wanted |= !cnos.is_empty();
         drop(inner);
-        self.sync_received(false)
+        if broken(Break::DeletedUnsynced) { Ok(()) } else { self.sync_received(false) }
     }
 
     /// Commits everything, writes the index and a clean superblock. Nothing

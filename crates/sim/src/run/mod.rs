@@ -11,6 +11,7 @@
 mod calls;
 mod clients;
 mod compare;
+mod deleting;
 mod listing;
 mod past;
 mod promises;
@@ -470,6 +471,8 @@ impl<S: Subject> Run<S> {
             Op::CheckpointCreate { name } => self.checkpoint_create(name.as_deref(), start),
             Op::CheckpointName { cno, name } => self.checkpoint_name(*cno, name.as_deref(), start),
             Op::CheckpointDrop { cno } => self.checkpoint_drop(*cno, start),
+            Op::SnapshotDrop { cno, name, in_use } => self.snapshot_drop(*cno, name, *in_use, start),
+            Op::CheckpointsDrop { cnos, in_use } => self.checkpoints_drop(cnos, in_use, start),
             Op::Advance { nanos } => {
                 let mark = (self.clock.monotonic_nanos(), self.model()?.mark());
                 self.marks.push_back(mark);
