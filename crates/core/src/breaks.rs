@@ -92,6 +92,10 @@ pub enum Break {
     UnreadableIsZeros,
     /// The second copy of an index node is never read.
     OneCopy,
+    /// A read-only mount shows what the newest root has, without the log behind it.
+    ReadOnlyBehind,
+    /// A read-only mount claims the volume for its host, as one that writes does.
+    ReadOnlyClaims,
     /// Damage in the chain is taken for its end.
     DamageIsEnd,
     /// A place of the log that the device does not give is taken for its end.

@@ -98,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 103] = [
+pub const TRIALS: [Trial; 105] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -118,6 +118,8 @@ pub const TRIALS: [Trial; 103] = [
     trial(Break::RootBeforeFlush, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::OneSlotAtClose, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::RootsUnflushed, "P2", Hunt::Barrier),
+    trial(Break::ReadOnlyBehind, "P1", Hunt::Cuts(Profile::General)),
+    trial(Break::ReadOnlyClaims, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::KernelTimesDropped, "P1", Hunt::PageCache),
     trial(Break::NoHold, "P3", Hunt::Scenario(Scenario::TruncateBesideFsync)),
     trial(Break::HoldNeverEnds, "P1", Hunt::Scenario(Scenario::TruncateBesideFsync)),

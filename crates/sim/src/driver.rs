@@ -9,6 +9,7 @@
 mod hurt;
 mod losses;
 mod rot;
+mod shown;
 mod state;
 mod unread;
 
@@ -137,6 +138,8 @@ pub struct Tally {
     pub hashes: Hashes,
     /// Mounts that recovered.
     pub recoveries: u64,
+    /// Images mounted read-only before.
+    pub shown_only: u64,
     /// Past states read back and compared.
     pub past_states: u64,
     /// Landmarks read back and compared.
@@ -202,6 +205,7 @@ impl Tally {
             self.distinct += u64::from(self.hashes.0.insert(hash));
         }
         self.recoveries += other.recoveries;
+        self.shown_only += other.shown_only;
         self.past_states += other.past_states;
         self.landmarks += other.landmarks;
         self.names_told += other.names_told;
@@ -517,6 +521,7 @@ impl Recorded {
         let image = Arc::new(image);
         let without = self.judge_losses::<S>(cut, &image, tally)?;
         self.refuse_twice::<S>(cut, &image)?;
+        let shown = self.show_only::<S>(cut, &image, tally)?;
         let drive = self.config.members.of(&image).rotated(cut.at);
         // Who only looks needs no small cache; second lives have that of the world.
         let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };
@@ -524,6 +529,9 @@ impl Recorded {
         tally.recoveries += 1;
         tally.verdicts(&fs);
         let state = self.look_into(&fs, cut, self.era(cut.at)?, tally)?;
+        if shown.is_some_and(|shown| shown != state) {
+            return Err("mounted read-only the volume has shown another state than now".to_owned());
+        }
         Ok(Seen { state, without })
     }
 

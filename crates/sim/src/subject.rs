@@ -63,6 +63,8 @@ pub trait Subject: Sized {
     const CARRIES: bool = true;
     /// A listing goes on where it stopped, whatever became of the directory meanwhile.
     const LISTS_ON: bool = true;
+    /// It can be mounted read-only.
+    const READS_ONLY: bool = true;
     /// Formats a device.
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
     /// Formats several.

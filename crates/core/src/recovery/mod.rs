@@ -381,7 +381,8 @@ fn roll_forward(
     };
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
-    let ((mut state, mut chain), window_bytes, unproven) = if options.no_recovery {
+    let as_is = options.no_recovery || options.read_only && broken(Break::ReadOnlyBehind);
+    let ((mut state, mut chain), window_bytes, unproven) = if as_is {
         (load()?, 0, Vec::new())
     } else {
         let newest = found.roots.first().is_some_and(|r| r.generation == superblock.generation);
