@@ -342,6 +342,8 @@ pub enum Break {
     BandUsedEarly,
     /// A device that is to be removed is cleared before what lies on it was moved.
     RemovedEarly,
+    /// No device is let go or made shorter, however much room the others have.
+    DevicesHeld,
     /// Room in the open index segments is not counted where something of the past is to be let go.
     OpenSegmentsUncounted,
     /// History may crowd out the cleaner.

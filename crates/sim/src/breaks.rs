@@ -98,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 105] = [
+pub const TRIALS: [Trial; 106] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -197,6 +197,7 @@ pub const TRIALS: [Trial; 105] = [
     trial(Break::BandCutEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::BandUsedEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::RemovedEarly, "P1", Hunt::Devices(CHANGING)),
+    trial(Break::DevicesHeld, "P7", Hunt::Devices(CHANGING)),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
     trial(Break::ForgetKeepsNames, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetDropsSnapshots, "P6", Hunt::Life(Life::Forget)),

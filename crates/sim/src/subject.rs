@@ -2,6 +2,7 @@
 //! 0001), as a trait, so that the harness can be tried on a toy that is broken
 //! on purpose as well as on the real core.
 
+use crate::changing::Changed;
 use crate::content::PAGE_BYTES;
 use crate::members::{Drive, Members};
 use crate::turns::pause;
@@ -212,8 +213,8 @@ pub trait Subject: Sized {
     ///
     /// # Errors
     /// Those of the file system, but not what it refuses.
-    fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<()> {
-        Ok(())
+    fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<Changed> {
+        Ok(Changed::default())
     }
     /// Cleans all there is to clean.
     fn clean(&self) -> Result<()> {
@@ -546,7 +547,7 @@ impl Subject for Arc<Fs> {
             }
         }
     }
-    fn change_devices(&self, drive: &Drive, draw: u64) -> Result<()> {
+    fn change_devices(&self, drive: &Drive, draw: u64) -> Result<Changed> {
         crate::changing::change(self, drive, draw)
     }
     fn clean_elsewhere(&self, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {

@@ -1,6 +1,7 @@
 //! The calls that need more than one line, on both sides.
 
 use super::{Check, Run, Step};
+use crate::changing::Changed;
 use crate::content::PAGE_BYTES;
 use crate::ops::Op;
 use crate::subject::{Subject, UID};
@@ -286,6 +287,12 @@ impl<S: Subject> Run<S> {
         let now = self.clock.monotonic_nanos();
         self.model()?.expire_holds(now, start);
         let got = self.fs()?.change_devices(&self.device, draw);
+        if let Ok(Changed { what, wrong }) = &got {
+            if let Some(wrong) = wrong {
+                return Err(format!("refused without a reason: {wrong}"));
+            }
+            what.iter().for_each(|what| *self.activity.entry(what).or_default() += 1);
+        }
         self.answer(got, Ok(()))
     }
 
