@@ -110,6 +110,8 @@ pub enum Break {
     FailureForgotten,
     /// A failed flush is tried again.
     FlushRetried,
+    /// A mount gives the numbers of removed files anew that were the last ones, whoever else has them.
+    NumbersAnew,
     /// An item that leaves the live tree is freed, whoever sees it.
     HistoryFreed,
     /// What leaves the live tree of an inode that keeps less history is dropped, whatever snapshot sees it.

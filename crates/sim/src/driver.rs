@@ -499,6 +499,15 @@ impl Recorded {
         }
     }
 
+    /// What was promised before the cut is known to the model that begins behind it.
+    fn goes_on<S: Subject>(&self, run: &mut Run<S>, cut: Cut) -> Result<(), String> {
+        let (earlier, model) = (self.era(cut.at)?, run.model()?);
+        model.goes_on_from(earlier, true);
+        let prefix = oracle::promised_prefix(earlier, self.rules(cut.choice), cut.at);
+        model.numbers.had(earlier.numbers.up_to(prefix));
+        Ok(())
+    }
+
     fn rules(&self, choice: u64) -> Rules {
         Rules { order: self.config.order, binds: Self::binds(&self.config, choice) }
     }
@@ -668,7 +677,7 @@ impl Recorded {
         let options = self.config.options();
         let run = Run::<S>::mount_on(disk.clone(), drive.clone(), drive, clock, options, None);
         let mut run = run.map_err(fail)?;
-        run.model().and_then(|m| self.era(cut.at).map(|earlier| m.goes_on_from(earlier, true))).map_err(fail)?;
+        self.goes_on(&mut run, cut).map_err(fail)?;
         run.trace = only.map(|_| Vec::new());
         let seed = hash::of_words(&[self.config.seed, cut.at as u64, cut.choice]);
         let allow = crate::workload::Allow { remount: false, kill: false };

@@ -101,6 +101,9 @@ impl Fs {
         let (assembly, claim) = heartbeat::take(&devices, &clock, &options)?;
         let mut opened = recover_from_all(&assembly, &options)?;
         let unproven = std::mem::take(&mut opened.unproven);
+        if broken(Break::NumbersAnew) {
+            give_numbers_anew(&mut opened.state)?;
+        }
         options.read_only |= opened.report.damage.is_some() || opened.report.only_readable || options.no_recovery;
         let read_only = options.read_only;
         let now = clock.wall();
@@ -120,6 +123,14 @@ impl Fs {
         }
         Ok(Arc::new(fs))
     }
+}
+
+/// [`Break::NumbersAnew`].
+fn give_numbers_anew(state: &mut State) -> Result<()> {
+    while state.next_ino > Ino::FIRST && state.inode(Ino(state.next_ino.0 - 1))?.is_none() {
+        state.next_ino.0 -= 1;
+    }
+    Ok(())
 }
 
 /// Reads a volume's state without writing anything.

@@ -178,7 +178,7 @@ impl<S: Subject> Run<S> {
         };
         run.open()?;
         let durable = durable.unwrap_or_else(|| run.disk.cut_points());
-        run.adopt(durable)?;
+        run.adopt(durable, 0)?;
         Ok(run)
     }
 
@@ -198,8 +198,8 @@ impl<S: Subject> Run<S> {
         }
     }
 
-    /// A new era begins with what the mount shows.
-    fn adopt(&mut self, durable: usize) -> Result<(), String> {
+    /// A new era begins with what the mount shows, which is this prefix of the last one's namespace.
+    fn adopt(&mut self, durable: usize, prefix: u32) -> Result<(), String> {
         let mut tree = Tree::default();
         let fs = self.fs()?;
         walk(fs, At::Live, Some(&mut tree))?;
@@ -212,7 +212,9 @@ impl<S: Subject> Run<S> {
         model.rules.extend(fs.retention().map(|rule| RuleLog { start: 0, promised: 0, rule }));
         if let Some((_, earlier)) = self.eras.last() {
             model.goes_on_from(earlier, false);
+            model.numbers.had(earlier.numbers.up_to(prefix));
         }
+        model.numbers.had(fs.landmarks().iter().map(|(_, ino)| ino.0));
         self.listed = listed;
         self.marks.clear();
         self.eras.push((durable, model));
@@ -581,7 +583,7 @@ impl<S: Subject> Run<S> {
         let found = walk(self.fs()?, At::Live, None)?;
         let rules = Rules { order: self.options.order, binds: Binds::Acknowledged };
         let listed = self.fs()?.checkpoints();
-        oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
+        let shown = oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
         let known = oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;
         let known: Vec<_> = known.into_iter().map(|(info, log)| (info, log.clone())).collect();
         let shed = self.fs()?.shed().map_err(|e| format!("what was shed: {e}"))?;
@@ -593,7 +595,7 @@ impl<S: Subject> Run<S> {
         let rule = self.fs()?.retention();
         oracle::judge_rule(self.model()?, rules, k, rule.as_deref())?;
         let durable = self.disk.cut_points();
-        self.adopt(durable)?;
+        self.adopt(durable, shown.prefix)?;
         Ok(Step::Done)
     }
 }
