@@ -134,6 +134,10 @@ pub enum Break {
     ForgetNotDurable,
     /// Snapshots are let go like any checkpoint when room is short.
     SnapshotsShed,
+    /// The rule lets the newest checkpoint without a name go, too.
+    ThinnedTooMuch,
+    /// Who deletes something of the past takes the oldest checkpoint without a name along.
+    DeletedBesides,
     /// Deleting a snapshot, or checkpoints, is acknowledged before it is committed.
     DeletedUnsynced,
     /// A snapshot that is deleted loses its name with one commit, and goes with the next.

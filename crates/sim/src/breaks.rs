@@ -98,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 107] = [
+pub const TRIALS: [Trial; 109] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -156,6 +156,8 @@ pub const TRIALS: [Trial; 107] = [
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::NumbersAnew, "P6", Hunt::Cuts(Profile::Past)),
+    trial(Break::ThinnedTooMuch, "P6", Hunt::Calls(Profile::Past)),
+    trial(Break::DeletedBesides, "P6", Hunt::Calls(Profile::Past)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::AnchorIgnored, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::LateNameIgnored, "P6", Hunt::Cuts(Profile::Keep)),

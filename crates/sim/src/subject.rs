@@ -94,6 +94,10 @@ pub trait Subject: Sized {
     fn room(&self) -> Option<(u64, u64)> {
         None
     }
+    /// Blocks of these that history has, which goes where room is short.
+    fn shed_blocks(&self) -> u64 {
+        0
+    }
     /// Damage that recovery reported.
     fn damage(&self) -> Option<String> {
         None
@@ -331,6 +335,11 @@ impl Subject for Arc<Fs> {
     }
     fn room(&self) -> Option<(u64, u64)> {
         Some((self.usage().available_blocks, u64::from(self.superblock().segment_blocks)))
+    }
+    fn shed_blocks(&self) -> u64 {
+        let usage = self.usage();
+        let content = usage.history_blocks.saturating_sub(usage.snapshot_blocks);
+        content + usage.history_index_blocks.saturating_sub(usage.snapshot_index_blocks)
     }
     fn replace(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
         self.replace_device(index, NewDevice { device, uuid: [0x5e; 16] })

@@ -205,6 +205,10 @@ impl Fs {
     /// Lets checkpoints go that are there and have no name.
     fn let_go(&self, mut inner: Guard<'_>, cnos: &[Cno]) -> Result<()> {
         inner.log_drops(cnos, self.clock.monotonic_nanos())?;
+        if broken(Break::DeletedBesides) {
+            let oldest = inner.state.kept.iter().find(|(_, c)| !c.is_named()).map(|(cno, _)| *cno);
+            inner.log_drops(oldest.as_slice(), self.clock.monotonic_nanos())?;
+        }
         inner.sweep_wanted |= !cnos.is_empty();
         drop(inner);
         if broken(Break::DeletedUnsynced) { Ok(()) } else { self.sync_received(false) }

@@ -196,6 +196,9 @@ impl Fs {
         let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
         drop(inner);
         let mut drops = rule.drops(moment, &kept);
+        if broken(Break::ThinnedTooMuch) {
+            drops.extend(kept.last().filter(|newest| !newest.held && !drops.contains(&newest.cno)).map(|k| k.cno));
+        }
         drops.truncate(most);
         // What cannot be read has no landmarks; it must not keep anything else from going.
         let marked = match self.keep_landmarks(&rule, &drops) {

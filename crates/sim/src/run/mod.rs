@@ -16,6 +16,7 @@ mod listing;
 mod past;
 mod promises;
 mod room;
+mod vanished;
 
 use crate::clock::VirtualClock;
 use crate::content::pattern;
@@ -79,6 +80,7 @@ pub struct Run<S> {
     /// A sync of another client failed with the volume.
     beside_failed: Option<Error>,
     promises: promises::Promises,
+    reasons: vanished::Reasons,
     /// Hash of all calls and answers.
     pub digest: u64,
     /// Calls by kind: made, and refused.
@@ -170,6 +172,7 @@ impl<S: Subject> Run<S> {
             clients: Clients::default(),
             beside_failed: None,
             promises: promises::Promises::default(),
+            reasons: vanished::Reasons::default(),
             digest: 0,
             calls: BTreeMap::new(),
             activity: BTreeMap::new(),
@@ -185,6 +188,7 @@ impl<S: Subject> Run<S> {
     fn open(&mut self) -> Result<(), String> {
         let fs = S::open(self.device.clone(), self.clock.clone(), self.options.clone());
         self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
+        self.reasons.mounted();
         self.cuts_known = 0;
         self.roots_known = self.fs()?.index_checkpoints();
         self.note_whole();
@@ -215,6 +219,9 @@ impl<S: Subject> Run<S> {
             model.numbers.had(earlier.numbers.up_to(prefix));
         }
         model.numbers.had(fs.landmarks().iter().map(|(_, ino)| ino.0));
+        if !listed.is_empty() {
+            self.reasons.forget_ages();
+        }
         self.listed = listed;
         self.marks.clear();
         self.eras.push((durable, model));
@@ -532,6 +539,7 @@ impl<S: Subject> Run<S> {
     pub fn close(&mut self) -> Check {
         let start = self.disk.cut_points();
         self.model()?.begin(start);
+        self.look_at_room(&Op::Remount, start)?;
         self.model()?.end_holds(start);
         let got = self.fs()?.close();
         let step = self.answer(got, Ok(()))?;
@@ -549,9 +557,12 @@ impl<S: Subject> Run<S> {
     fn note_let_go(&mut self, start: usize) -> Result<(), String> {
         let now = self.fs()?.checkpoints();
         let stays = |old: &CheckpointInfo| old.name.is_some() || now.iter().any(|c| c.cno == old.cno);
-        let (listed, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.listed).into_iter().partition(stays);
+        let before = std::mem::take(&mut self.listed);
+        let (listed, gone): (Vec<_>, Vec<_>) = before.iter().cloned().partition(stays);
+        let gone: Vec<u64> = gone.iter().map(|old| old.cno.0).collect();
+        self.judge_gone(&Op::Remount, &gone, &before, &now)?;
         self.listed = listed;
-        gone.iter().try_for_each(|old| self.model().map(|m| m.checkpoint_gone(old.cno.0, start)))
+        gone.iter().try_for_each(|cno| self.model().map(|m| m.checkpoint_gone(*cno, start)))
     }
 
     fn remount(&mut self, start: usize) -> Check {
@@ -576,6 +587,7 @@ impl<S: Subject> Run<S> {
             return Ok(Step::Done);
         }
         self.forget();
+        self.reasons.forget_ages();
         self.listing = None;
         self.disk.complete_all();
         let k = self.disk.cut_points();
