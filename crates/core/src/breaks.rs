@@ -136,6 +136,8 @@ pub enum Break {
     SnapshotsShed,
     /// The rule lets the newest checkpoint without a name go, too.
     ThinnedTooMuch,
+    /// The rule lets checkpoints go that somebody reads from, too.
+    HeldThinned,
     /// Who deletes something of the past takes the oldest checkpoint without a name along.
     DeletedBesides,
     /// Deleting a snapshot, or checkpoints, is acknowledged before it is committed.

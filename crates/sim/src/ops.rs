@@ -149,6 +149,14 @@ pub enum Op {
         cnos: Vec<u64>,
         in_use: Vec<u64>,
     },
+    /// Somebody reads from a checkpoint, as a mount of it does, which the rule leaves alone as long as that is so.
+    HoldCheckpoint {
+        cno: u64,
+    },
+    /// No longer.
+    LetCheckpointGo {
+        cno: u64,
+    },
     Advance {
         nanos: u64,
     },
@@ -229,6 +237,8 @@ impl Op {
             Self::CheckpointDrop { .. } => "checkpoint_drop",
             Self::SnapshotDrop { .. } => "snapshot_drop",
             Self::CheckpointsDrop { .. } => "checkpoints_drop",
+            Self::HoldCheckpoint { .. } => "hold_checkpoint",
+            Self::LetCheckpointGo { .. } => "let_checkpoint_go",
             Self::Advance { .. } => "advance",
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",

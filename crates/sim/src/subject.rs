@@ -208,6 +208,12 @@ pub trait Subject: Sized {
     fn checkpoint_drop_unnamed(&self, _cnos: &[Cno], _stays: &dyn Fn(Cno) -> bool) -> Result<usize> {
         Err(nenrin_core::Error::NotSupported)
     }
+    /// Somebody reads from it.
+    fn hold_checkpoint(&self, _cno: Cno) -> Result<()> {
+        Err(nenrin_core::Error::NotSupported)
+    }
+    /// One who did no longer does.
+    fn let_checkpoint_go(&self, _cno: Cno) {}
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
@@ -510,6 +516,12 @@ impl Subject for Arc<Fs> {
     }
     fn checkpoint_drop_unnamed(&self, cnos: &[Cno], stays: &dyn Fn(Cno) -> bool) -> Result<usize> {
         Fs::checkpoint_drop_unnamed(self, cnos, stays)
+    }
+    fn hold_checkpoint(&self, cno: Cno) -> Result<()> {
+        Fs::hold_checkpoint(self, cno)
+    }
+    fn let_checkpoint_go(&self, cno: Cno) {
+        Fs::let_checkpoint_go(self, cno);
     }
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
         Fs::checkpoint_find(self, name)

@@ -192,7 +192,7 @@ impl Fs {
         (inner.thin_at, inner.thinned) = (now.saturating_add(THIN_NANOS), true);
         let Some(rule) = inner.retention() else { return Ok(()) };
         let moment = inner.moment(self);
-        let held = |inner: &Inner, cno: &Cno| inner.held.contains_key(cno);
+        let held = |inner: &Inner, cno: &Cno| inner.held.contains_key(cno) && !broken(Break::HeldThinned);
         let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
         drop(inner);
         let mut drops = rule.drops(moment, &kept);

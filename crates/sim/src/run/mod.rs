@@ -482,6 +482,8 @@ impl<S: Subject> Run<S> {
             Op::CheckpointDrop { cno } => self.checkpoint_drop(*cno, start),
             Op::SnapshotDrop { cno, name, in_use } => self.snapshot_drop(*cno, name, *in_use, start),
             Op::CheckpointsDrop { cnos, in_use } => self.checkpoints_drop(cnos, in_use, start),
+            Op::HoldCheckpoint { cno } => self.hold_checkpoint(*cno),
+            Op::LetCheckpointGo { cno } => self.let_checkpoint_go(*cno),
             Op::Advance { nanos } => {
                 let mark = (self.clock.monotonic_nanos(), self.model()?.mark());
                 self.marks.push_back(mark);

@@ -3,12 +3,13 @@
 //! There are three. Somebody deletes it; then the call that does so has taken it off the list. The rule does not keep it any more,
 //! which is applied by `tick` and before an unmount, and computed here from the clock and from when each was cut. Or room is short:
 //! without what history takes there was less than the call takes and a margin besides, or, for what goes on in the background, history
-//! has taken much of what is available.
+//! has taken much of what is available. One that somebody reads from goes for want of room only, and not in the background.
 
-use super::Run;
+use super::{Check, Run, Step};
 use crate::ops::Op;
 use crate::subject::Subject;
-use nenrin_core::{CheckpointInfo, Clock, Kept, Moment, Retention};
+use nenrin_core::{CheckpointInfo, Clock, Error, Kept, Moment, Retention};
+use nenrin_format::Cno;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// History is looked at in the background from so much of what is available on: less than a quarter of it, with what waits.
@@ -23,6 +24,8 @@ pub(super) struct Reasons {
     mounts: u16,
     /// Something of the volume is older than the run, or a mount has died: how long the volume was mounted is not known.
     ages_unknown: bool,
+    /// Checkpoints that somebody reads from, and how many do.
+    held: BTreeMap<u64, u32>,
     /// Room was short before this call, or since others are at work.
     short: bool,
     /// The same for what goes on in the background.
@@ -31,8 +34,9 @@ pub(super) struct Reasons {
 
 impl Reasons {
     /// A mount began.
-    pub(super) const fn mounted(&mut self) {
+    pub(super) fn mounted(&mut self) {
         self.mounts += 1;
+        self.held.clear();
     }
 
     /// From now on ages are not known.
@@ -55,6 +59,30 @@ impl Reasons {
 }
 
 impl<S: Subject> Run<S> {
+    /// Somebody begins to read from a checkpoint that is kept, or of which landmarks are left.
+    pub(super) fn hold_checkpoint(&mut self, cno: u64) -> Check {
+        let is_left = self.fs()?.landmarks().iter().any(|(of, _)| of.0 == cno);
+        let there = is_left || self.listed.iter().any(|c| c.cno.0 == cno);
+        match self.fs()?.hold_checkpoint(Cno(cno)) {
+            Ok(()) if there => {
+                *self.reasons.held.entry(cno).or_default() += 1;
+                Ok(Step::Done)
+            }
+            Err(Error::Stale) if !there => Ok(Step::Denied),
+            Err(Error::NotSupported) => Ok(Step::Denied),
+            other => Err(format!("a use of checkpoint {cno}, which is there: {there}, is answered by {other:?}")),
+        }
+    }
+
+    pub(super) fn let_checkpoint_go(&mut self, cno: u64) -> Check {
+        self.fs()?.let_checkpoint_go(Cno(cno));
+        if let Some(uses) = self.reasons.held.get_mut(&cno) {
+            *uses -= 1;
+        }
+        self.reasons.held.retain(|_, uses| *uses > 0);
+        Ok(Step::Done)
+    }
+
     /// Checkpoints of this list that the rule does not keep now; `None` where that is not known.
     fn not_kept(&self, rule: &Retention, list: &[CheckpointInfo]) -> Option<Vec<u64>> {
         let now = Moment {
@@ -64,7 +92,7 @@ impl<S: Subject> Run<S> {
         };
         let kept = |c: &CheckpointInfo| {
             let moment = *self.reasons.moments.get(&c.cno.0)?;
-            Some(Kept { cno: c.cno, moment, held: c.name.is_some() })
+            Some(Kept { cno: c.cno, moment, held: c.name.is_some() || self.reasons.held.contains_key(&c.cno.0) })
         };
         let kept: Option<Vec<Kept>> = list.iter().map(kept).collect();
         Some(rule.drops(now, &kept?).into_iter().map(|cno| cno.0).collect())
@@ -82,7 +110,13 @@ impl<S: Subject> Run<S> {
         now: &[CheckpointInfo],
     ) -> Result<(), String> {
         let thins = matches!(op, Op::Tick | Op::Remount);
-        if gone.is_empty() || self.reasons.short || thins && self.reasons.crowded {
+        if gone.is_empty() || self.reasons.short {
+            return Ok(());
+        }
+        if let Some(cno) = gone.iter().find(|cno| self.reasons.held.contains_key(cno)) {
+            return Err(format!("checkpoint {cno} is in use and went, and room is not short"));
+        }
+        if thins && self.reasons.crowded {
             return Ok(());
         }
         if !thins {

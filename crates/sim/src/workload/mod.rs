@@ -226,6 +226,8 @@ pub struct Workload {
     pub profile: Profile,
     allow: Allow,
     open: Vec<u64>,
+    /// Checkpoints that are read from.
+    held: Vec<u64>,
     later: VecDeque<Later>,
     /// Under `cache=writeback`: what the kernel keeps.
     cache: Option<PageCache>,
@@ -263,6 +265,7 @@ impl Workload {
             profile,
             allow,
             open: Vec::new(),
+            held: Vec::new(),
             later: VecDeque::new(),
             cache: None,
             sent: VecDeque::new(),
@@ -281,6 +284,7 @@ impl Workload {
     /// All handles are gone: the volume was unmounted, or its process died.
     pub fn handles_lost(&mut self) {
         self.open.clear();
+        self.held.clear();
         self.later.clear();
         self.sent.clear();
         if let Some(cache) = &mut self.cache {
@@ -351,12 +355,22 @@ impl Workload {
         }
     }
 
-    /// A snapshot, or a range of checkpoints, in which some are gone, named or in use.
+    /// A snapshot, or a range of checkpoints, in which some are gone, named or in use; or one is used, or no longer.
     fn delete(&mut self, model: &Model) -> Option<Op> {
-        let often = if matches!(self.profile, Profile::Past | Profile::Keep) { 15 } else { 30 };
+        let often = if matches!(self.profile, Profile::Past | Profile::Keep) { 10 } else { 20 };
         let rng = self.deletes.as_mut().filter(|_| self.profile != Profile::AppendFsync)?;
         if rng.below(often) > 0 {
             return None;
+        }
+        if rng.chance(40) {
+            if rng.chance(40) && !self.held.is_empty() {
+                let cno = self.held.swap_remove(rng.index(self.held.len()));
+                return Some(Op::LetCheckpointGo { cno });
+            }
+            let all: Vec<u64> = model.checkpoints.keys().copied().collect();
+            let cno = *rng.pick(&all)?;
+            self.held.extend(model.checkpoints.get(&cno).filter(|c| c.gone.is_none()).map(|_| cno));
+            return Some(Op::HoldCheckpoint { cno });
         }
         if rng.chance(60) {
             let name = |c: &CheckpointLog| c.names.last().and_then(|n| n.name.clone());
