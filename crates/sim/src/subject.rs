@@ -98,6 +98,10 @@ pub trait Subject: Sized {
     fn shed_blocks(&self) -> u64 {
         0
     }
+    /// Whether what lies on the devices is being moved, since they came, went or changed their length.
+    fn is_laying(&self) -> bool {
+        false
+    }
     /// Damage that recovery reported.
     fn damage(&self) -> Option<String> {
         None
@@ -196,12 +200,7 @@ pub trait Subject: Sized {
     fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()>;
     fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()>;
     /// Takes a snapshot's name away and lets it go, unless it stays. What it was.
-    fn snapshot_drop(
-        &self,
-        _cno: Cno,
-        _name: &[u8],
-        _stays: &dyn Fn(Cno) -> bool,
-    ) -> Result<Option<CheckpointInfo>> {
+    fn snapshot_drop(&self, _cno: Cno, _name: &[u8], _stays: &dyn Fn(Cno) -> bool) -> Result<Option<CheckpointInfo>> {
         Err(nenrin_core::Error::NotSupported)
     }
     /// Lets those go that are there, have no name and do not stay. How many went.
@@ -346,6 +345,9 @@ impl Subject for Arc<Fs> {
         let usage = self.usage();
         let content = usage.history_blocks.saturating_sub(usage.snapshot_blocks);
         content + usage.history_index_blocks.saturating_sub(usage.snapshot_index_blocks)
+    }
+    fn is_laying(&self) -> bool {
+        self.laying_status().is_some()
     }
     fn replace(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
         self.replace_device(index, NewDevice { device, uuid: [0x5e; 16] })

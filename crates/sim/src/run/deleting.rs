@@ -32,9 +32,8 @@ impl<S: Subject> Run<S> {
     }
 
     pub(super) fn checkpoints_drop(&mut self, cnos: &[u64], in_use: &[u64], start: usize) -> Check {
-        let goes = |cno: &&u64| {
-            !in_use.contains(cno) && self.listed.iter().any(|c| c.cno.0 == **cno && c.name.is_none())
-        };
+        let goes =
+            |cno: &&u64| !in_use.contains(cno) && self.listed.iter().any(|c| c.cno.0 == **cno && c.name.is_none());
         let going: Vec<u64> = cnos.iter().filter(goes).copied().collect();
         let asked: Vec<Cno> = cnos.iter().copied().map(Cno).collect();
         let got = self.fs()?.checkpoint_drop_unnamed(&asked, &|c| in_use.contains(&c.0));

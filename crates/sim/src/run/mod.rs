@@ -597,7 +597,8 @@ impl<S: Subject> Run<S> {
         let found = walk(self.fs()?, At::Live, None)?;
         let rules = Rules { order: self.options.order, binds: Binds::Acknowledged };
         let listed = self.fs()?.checkpoints();
-        let shown = oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
+        let shown =
+            oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
         let known = oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;
         let known: Vec<_> = known.into_iter().map(|(info, log)| (info, log.clone())).collect();
         let shed = self.fs()?.shed().map_err(|e| format!("what was shed: {e}"))?;

@@ -3,7 +3,7 @@
 //! There are three. Somebody deletes it; then the call that does so has taken it off the list. The rule does not keep it any more,
 //! which is applied by `tick` and before an unmount, and computed here from the clock and from when each was cut. Or room is short:
 //! without what history takes there was less than the call takes and a margin besides, or, for what goes on in the background, history
-//! has taken much of what is available. One that somebody reads from goes for want of room only, and not in the background.
+//! has taken much of what is available; what is moved since devices came, went or changed their length takes all there is. One that somebody reads from goes for want of room only, and not in the background.
 
 use super::{Check, Run, Step};
 use crate::ops::Op;
@@ -44,12 +44,13 @@ impl Reasons {
         self.ages_unknown = true;
     }
 
-    /// Before a call that takes so many blocks, margin included, where `available` are, of which history has `shed`.
-    pub(super) fn note_room(&mut self, wanted: u64, available: u64, shed: u64, are_others_at_work: bool) {
-        let short = available.saturating_sub(shed) < wanted;
+    /// Before a call that takes so many blocks, margin included, where `available` are, of which history has `shed`; `beside` others
+    /// who are at work.
+    pub(super) fn note_room(&mut self, wanted: u64, (available, shed): (u64, u64), is_laying: bool, beside: bool) {
+        let short = is_laying || available.saturating_sub(shed) < wanted;
         let crowded = shed.saturating_mul(HISTORY_SHARE) > available;
-        self.short = short || self.short && are_others_at_work;
-        self.crowded = crowded || self.crowded && are_others_at_work;
+        self.short = short || self.short && beside;
+        self.crowded = crowded || self.crowded && beside;
     }
 
     /// A checkpoint was cut just now.
@@ -85,11 +86,8 @@ impl<S: Subject> Run<S> {
 
     /// Checkpoints of this list that the rule does not keep now; `None` where that is not known.
     fn not_kept(&self, rule: &Retention, list: &[CheckpointInfo]) -> Option<Vec<u64>> {
-        let now = Moment {
-            wall: self.clock.wall().0,
-            mounted: self.clock.monotonic_nanos(),
-            mount: self.reasons.mounts,
-        };
+        let now =
+            Moment { wall: self.clock.wall().0, mounted: self.clock.monotonic_nanos(), mount: self.reasons.mounts };
         let kept = |c: &CheckpointInfo| {
             let moment = *self.reasons.moments.get(&c.cno.0)?;
             Some(Kept { cno: c.cno, moment, held: c.name.is_some() || self.reasons.held.contains_key(&c.cno.0) })
@@ -110,7 +108,7 @@ impl<S: Subject> Run<S> {
         now: &[CheckpointInfo],
     ) -> Result<(), String> {
         let thins = matches!(op, Op::Tick | Op::Remount);
-        if gone.is_empty() || self.reasons.short {
+        if gone.is_empty() || self.reasons.short || self.fs()?.is_laying() {
             return Ok(());
         }
         if let Some(cno) = gone.iter().find(|cno| self.reasons.held.contains_key(cno)) {

@@ -346,9 +346,7 @@ impl Workload {
                 Some(Op::Advance { nanos: 700_000_000_000 + rng.below(10_000_000_000_000) })
             }
             _ => {
-                let unnamed = |c: &CheckpointLog| {
-                    c.gone.is_none() && c.names.last().is_none_or(|n| n.name.is_none())
-                };
+                let unnamed = |c: &CheckpointLog| c.gone.is_none() && c.names.last().is_none_or(|n| n.name.is_none());
                 let all: Vec<u64> = model.checkpoints.iter().filter(|(_, c)| unnamed(c)).map(|(n, _)| *n).collect();
                 rng.pick(&all).map(|cno| Op::CheckpointDrop { cno: *cno })
             }
