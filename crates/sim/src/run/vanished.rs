@@ -30,6 +30,8 @@ pub(super) struct Reasons {
     short: bool,
     /// The same for what goes on in the background.
     crowded: bool,
+    /// What was available, and what of that history has.
+    room: (u64, u64),
 }
 
 impl Reasons {
@@ -48,7 +50,9 @@ impl Reasons {
     /// who are at work.
     pub(super) fn note_room(&mut self, wanted: u64, (available, shed): (u64, u64), is_laying: bool, beside: bool) {
         let short = is_laying || available.saturating_sub(shed) < wanted;
-        let crowded = shed.saturating_mul(HISTORY_SHARE) > available;
+        // What is kept back is within the margin.
+        let crowded = shed.saturating_mul(HISTORY_SHARE) > available.saturating_sub(wanted);
+        self.room = (available, shed);
         self.short = short || self.short && beside;
         self.crowded = crowded || self.crowded && beside;
     }
@@ -136,7 +140,8 @@ impl<S: Subject> Run<S> {
         }
         match gone.iter().find(|cno| !thinned.contains(cno)) {
             Some(cno) => Err(format!(
-                "checkpoint {cno} went, room is not short, and of {:?} the rule {rule} keeps all but {thinned:?}",
+                "checkpoint {cno} went, room is not short {:?}, and of {:?} the rule {rule} keeps all but {thinned:?}",
+                self.reasons.room,
                 before.iter().map(|c| c.cno.0).collect::<Vec<_>>()
             )),
             None => Ok(()),
