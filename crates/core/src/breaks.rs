@@ -92,6 +92,10 @@ pub enum Break {
     UnreadableIsZeros,
     /// The second copy of an index node is never read.
     OneCopy,
+    /// A read-only mount shows what the newest root has, without the log behind it.
+    ReadOnlyBehind,
+    /// A read-only mount claims the volume for its host, as one that writes does.
+    ReadOnlyClaims,
     /// Damage in the chain is taken for its end.
     DamageIsEnd,
     /// A place of the log that the device does not give is taken for its end.
@@ -106,6 +110,8 @@ pub enum Break {
     FailureForgotten,
     /// A failed flush is tried again.
     FlushRetried,
+    /// A mount gives the numbers of removed files anew that were the last ones, whoever else has them.
+    NumbersAnew,
     /// An item that leaves the live tree is freed, whoever sees it.
     HistoryFreed,
     /// What leaves the live tree of an inode that keeps less history is dropped, whatever snapshot sees it.
@@ -116,6 +122,8 @@ pub enum Break {
     LateNameActsBack,
     /// What is left of a past state of such an inode is taken for all of it.
     PartSeemsWhole,
+    /// In a past state no name can be looked up: it says that it does not know.
+    PastUnnamed,
     /// Ages go by the wall clock, whatever it says.
     JumpBelieved,
     /// What only a landmark keeps is freed.
@@ -126,6 +134,16 @@ pub enum Break {
     ForgetNotDurable,
     /// Snapshots are let go like any checkpoint when room is short.
     SnapshotsShed,
+    /// The rule lets the newest checkpoint without a name go, too.
+    ThinnedTooMuch,
+    /// The rule lets checkpoints go that somebody reads from, too.
+    HeldThinned,
+    /// Who deletes something of the past takes the oldest checkpoint without a name along.
+    DeletedBesides,
+    /// Deleting a snapshot, or checkpoints, is acknowledged before it is committed.
+    DeletedUnsynced,
+    /// A snapshot that is deleted loses its name with one commit, and goes with the next.
+    DeletedInHalves,
     /// A rule for keeping checkpoints is acknowledged before it is committed.
     RuleNotSynced,
     /// A lost range that is written leaves no trace in the past, as a reservation does.
@@ -340,6 +358,8 @@ pub enum Break {
     BandUsedEarly,
     /// A device that is to be removed is cleared before what lies on it was moved.
     RemovedEarly,
+    /// No device is let go or made shorter, however much room the others have.
+    DevicesHeld,
     /// Room in the open index segments is not counted where something of the past is to be let go.
     OpenSegmentsUncounted,
     /// History may crowd out the cleaner.

@@ -271,6 +271,7 @@ pub(crate) fn take(
     let assembly = assemble(devices, options.degraded)?;
     let access = assembly.found.access(assembly.found.newest()?);
     let writes = !options.read_only && !options.no_recovery && access == Access::ReadWrite;
+    let writes = writes || options.read_only && broken(Break::ReadOnlyClaims);
     let free = assembly.there.iter().all(|there| !Said::of(&there.heartbeat).may_be_in_use());
     if !writes || options.mmp.is_none() && free {
         return Ok((assembly, None));

@@ -47,7 +47,7 @@ pub use heartbeat::{BEAT_NANOS, Mmp};
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_fits, mkfs_on};
 pub use recovery::{RecoveryReport, Verdict};
 pub use repair::{RepairPlan, RepairReport};
-pub use retention::Retention;
+pub use retention::{Kept, Moment, Retention};
 pub use segments::SegmentState;
 pub use storage::{Probe, SlotState, probe};
 pub use types::*;

@@ -98,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 100] = [
+pub const TRIALS: [Trial; 110] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -118,6 +118,8 @@ pub const TRIALS: [Trial; 100] = [
     trial(Break::RootBeforeFlush, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::OneSlotAtClose, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::RootsUnflushed, "P2", Hunt::Barrier),
+    trial(Break::ReadOnlyBehind, "P1", Hunt::Cuts(Profile::General)),
+    trial(Break::ReadOnlyClaims, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::KernelTimesDropped, "P1", Hunt::PageCache),
     trial(Break::NoHold, "P3", Hunt::Scenario(Scenario::TruncateBesideFsync)),
     trial(Break::HoldNeverEnds, "P1", Hunt::Scenario(Scenario::TruncateBesideFsync)),
@@ -153,11 +155,16 @@ pub const TRIALS: [Trial; 100] = [
     trial(Break::RepairOverOld, "P4", Hunt::Life(Life::Repair(Damage::Leaf))),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
+    trial(Break::NumbersAnew, "P6", Hunt::Cuts(Profile::Past)),
+    trial(Break::ThinnedTooMuch, "P6", Hunt::Calls(Profile::Past)),
+    trial(Break::DeletedBesides, "P6", Hunt::Calls(Profile::Past)),
+    trial(Break::HeldThinned, "P6", Hunt::Calls(Profile::Past)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::AnchorIgnored, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::LateNameIgnored, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::LateNameActsBack, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::PartSeemsWhole, "P6", Hunt::Cuts(Profile::Keep)),
+    trial(Break::PastUnnamed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::LandmarkUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::LandmarkIsAll, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
@@ -165,6 +172,8 @@ pub const TRIALS: [Trial; 100] = [
     trial(Break::MergedUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::MergeLoses, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
+    trial(Break::DeletedUnsynced, "P1", Hunt::Cuts(Profile::Past)),
+    trial(Break::DeletedInHalves, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::RemovalsWait, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::HoldsOutlast, "P7", Hunt::Scenario(Scenario::EmptiedWhenFull)),
@@ -192,6 +201,7 @@ pub const TRIALS: [Trial; 100] = [
     trial(Break::BandCutEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::BandUsedEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::RemovedEarly, "P1", Hunt::Devices(CHANGING)),
+    trial(Break::DevicesHeld, "P7", Hunt::Devices(CHANGING)),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
     trial(Break::ForgetKeepsNames, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetDropsSnapshots, "P6", Hunt::Life(Life::Forget)),

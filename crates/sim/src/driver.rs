@@ -9,6 +9,7 @@
 mod hurt;
 mod losses;
 mod rot;
+mod shown;
 mod state;
 mod unread;
 
@@ -137,6 +138,8 @@ pub struct Tally {
     pub hashes: Hashes,
     /// Mounts that recovered.
     pub recoveries: u64,
+    /// Images mounted read-only before.
+    pub shown_only: u64,
     /// Past states read back and compared.
     pub past_states: u64,
     /// Landmarks read back and compared.
@@ -202,6 +205,7 @@ impl Tally {
             self.distinct += u64::from(self.hashes.0.insert(hash));
         }
         self.recoveries += other.recoveries;
+        self.shown_only += other.shown_only;
         self.past_states += other.past_states;
         self.landmarks += other.landmarks;
         self.names_told += other.names_told;
@@ -495,6 +499,15 @@ impl Recorded {
         }
     }
 
+    /// What was promised before the cut is known to the model that begins behind it.
+    fn goes_on<S: Subject>(&self, run: &mut Run<S>, cut: Cut) -> Result<(), String> {
+        let (earlier, model) = (self.era(cut.at)?, run.model()?);
+        model.goes_on_from(earlier, true);
+        let prefix = oracle::promised_prefix(earlier, self.rules(cut.choice), cut.at);
+        model.numbers.had(earlier.numbers.up_to(prefix));
+        Ok(())
+    }
+
     fn rules(&self, choice: u64) -> Rules {
         Rules { order: self.config.order, binds: Self::binds(&self.config, choice) }
     }
@@ -517,6 +530,7 @@ impl Recorded {
         let image = Arc::new(image);
         let without = self.judge_losses::<S>(cut, &image, tally)?;
         self.refuse_twice::<S>(cut, &image)?;
+        let shown = self.show_only::<S>(cut, &image, tally)?;
         let drive = self.config.members.of(&image).rotated(cut.at);
         // Who only looks needs no small cache; second lives have that of the world.
         let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };
@@ -524,6 +538,9 @@ impl Recorded {
         tally.recoveries += 1;
         tally.verdicts(&fs);
         let state = self.look_into(&fs, cut, self.era(cut.at)?, tally)?;
+        if shown.is_some_and(|shown| shown != state) {
+            return Err("mounted read-only the volume has shown another state than now".to_owned());
+        }
         Ok(Seen { state, without })
     }
 
@@ -660,7 +677,7 @@ impl Recorded {
         let options = self.config.options();
         let run = Run::<S>::mount_on(disk.clone(), drive.clone(), drive, clock, options, None);
         let mut run = run.map_err(fail)?;
-        run.model().and_then(|m| self.era(cut.at).map(|earlier| m.goes_on_from(earlier, true))).map_err(fail)?;
+        self.goes_on(&mut run, cut).map_err(fail)?;
         run.trace = only.map(|_| Vec::new());
         let seed = hash::of_words(&[self.config.seed, cut.at as u64, cut.choice]);
         let allow = crate::workload::Allow { remount: false, kill: false };

@@ -30,6 +30,7 @@ pub mod life;
 pub mod members;
 pub mod mend;
 pub mod model;
+pub mod numbers;
 pub mod ops;
 pub mod oracle;
 pub mod prng;

@@ -14,6 +14,7 @@
 
 use crate::checkpoint_log::{CheckpointLog, NameLog};
 use crate::content::Content;
+use crate::numbers::Numbers;
 use crate::tree::{Outcome, Tree};
 use crate::walk::{Found, Part};
 use nenrin_core::{CheckpointInfo, FileKind};
@@ -175,6 +176,8 @@ pub struct Model {
     pub order_promised: Vec<(usize, u32)>,
     /// Rules for keeping checkpoints, in order.
     pub rules: Vec<RuleLog>,
+    /// Inode numbers that were given.
+    pub numbers: Numbers,
     /// Device operations before each call; call 0 is the mount.
     pub op_starts: Vec<usize>,
     /// Calls so far.
@@ -194,11 +197,13 @@ impl Model {
             checkpoints: BTreeMap::new(),
             passing: Vec::new(),
             rules: Vec::new(),
+            numbers: Numbers::default(),
             order_promised: vec![(end, 0)],
             anchors: vec![(end, end)],
             op_starts: vec![0],
             op: 0,
         };
+        this.numbers.had(this.tree.inodes.keys().copied());
         let found: Vec<u64> = this.regular_files().collect();
         for ino in found {
             this.open_log(ino, 0);
@@ -450,6 +455,7 @@ impl Model {
 
     /// A checkpoint that a mount found, with the state it shows. What its name keeps is not to be seen.
     pub fn adopt_checkpoint(&mut self, info: &CheckpointInfo, found: &Found, end: usize) {
+        self.numbers.had(found.parts.keys().chain(&found.unknown).copied());
         let log = CheckpointLog {
             start: 0,
             promised: end,

@@ -138,6 +138,25 @@ pub enum Op {
     CheckpointDrop {
         cno: u64,
     },
+    /// A snapshot goes with its name, as by `snapshot delete`, unless somebody uses it.
+    SnapshotDrop {
+        cno: u64,
+        name: Vec<u8>,
+        in_use: bool,
+    },
+    /// Of these go that are there, have no name and are not used, as by `checkpoint delete A..B`.
+    CheckpointsDrop {
+        cnos: Vec<u64>,
+        in_use: Vec<u64>,
+    },
+    /// Somebody reads from a checkpoint, as a mount of it does, which the rule leaves alone as long as that is so.
+    HoldCheckpoint {
+        cno: u64,
+    },
+    /// No longer.
+    LetCheckpointGo {
+        cno: u64,
+    },
     Advance {
         nanos: u64,
     },
@@ -216,6 +235,10 @@ impl Op {
             Self::CheckpointCreate { .. } => "checkpoint_create",
             Self::CheckpointName { .. } => "checkpoint_name",
             Self::CheckpointDrop { .. } => "checkpoint_drop",
+            Self::SnapshotDrop { .. } => "snapshot_drop",
+            Self::CheckpointsDrop { .. } => "checkpoints_drop",
+            Self::HoldCheckpoint { .. } => "hold_checkpoint",
+            Self::LetCheckpointGo { .. } => "let_checkpoint_go",
             Self::Advance { .. } => "advance",
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",

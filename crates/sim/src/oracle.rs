@@ -101,8 +101,14 @@ pub fn judge(model: &Model, rules: Rules, k: usize, found: &Found) -> Result<Ver
     Ok(Verdict { prefix })
 }
 
+/// The prefix of the namespace that a cut at `k` must show at least.
+#[must_use]
+pub fn promised_prefix(model: &Model, rules: Rules, k: usize) -> u32 {
+    binding(&model.namespace_promised, rules.bound(model, k), |p| p.0).map_or(0, |p| p.1)
+}
+
 fn judge_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Result<u32, String> {
-    let promised = binding(&model.namespace_promised, rules.bound(model, k), |p| p.0).map_or(0, |p| p.1);
+    let promised = promised_prefix(model, rules, k);
     // What was acknowledged without a device operation cannot be told from the state before.
     let issued = (model.namespace.partition_point(|s| s.start < k).max(1) as u32 - 1).max(promised);
     let is = |p: &u32| model.namespace.get(*p as usize).is_some_and(|s| s.sum == sum);

@@ -2,6 +2,7 @@
 //! 0001), as a trait, so that the harness can be tried on a toy that is broken
 //! on purpose as well as on the real core.
 
+use crate::changing::Changed;
 use crate::content::PAGE_BYTES;
 use crate::members::{Drive, Members};
 use crate::turns::pause;
@@ -63,6 +64,8 @@ pub trait Subject: Sized {
     const CARRIES: bool = true;
     /// A listing goes on where it stopped, whatever became of the directory meanwhile.
     const LISTS_ON: bool = true;
+    /// It can be mounted read-only.
+    const READS_ONLY: bool = true;
     /// Formats a device.
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
     /// Formats several.
@@ -90,6 +93,14 @@ pub trait Subject: Sized {
     /// Blocks that df tells are available, and blocks in a segment; without a df, nothing.
     fn room(&self) -> Option<(u64, u64)> {
         None
+    }
+    /// Blocks of these that history has, which goes where room is short.
+    fn shed_blocks(&self) -> u64 {
+        0
+    }
+    /// Whether what lies on the devices is being moved, since they came, went or changed their length.
+    fn is_laying(&self) -> bool {
+        false
     }
     /// Damage that recovery reported.
     fn damage(&self) -> Option<String> {
@@ -188,6 +199,20 @@ pub trait Subject: Sized {
     fn checkpoints(&self) -> Vec<CheckpointInfo>;
     fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()>;
     fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()>;
+    /// Takes a snapshot's name away and lets it go, unless it stays. What it was.
+    fn snapshot_drop(&self, _cno: Cno, _name: &[u8], _stays: &dyn Fn(Cno) -> bool) -> Result<Option<CheckpointInfo>> {
+        Err(nenrin_core::Error::NotSupported)
+    }
+    /// Lets those go that are there, have no name and do not stay. How many went.
+    fn checkpoint_drop_unnamed(&self, _cnos: &[Cno], _stays: &dyn Fn(Cno) -> bool) -> Result<usize> {
+        Err(nenrin_core::Error::NotSupported)
+    }
+    /// Somebody reads from it.
+    fn hold_checkpoint(&self, _cno: Cno) -> Result<()> {
+        Err(nenrin_core::Error::NotSupported)
+    }
+    /// One who did no longer does.
+    fn let_checkpoint_go(&self, _cno: Cno) {}
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
@@ -197,8 +222,8 @@ pub trait Subject: Sized {
     ///
     /// # Errors
     /// Those of the file system, but not what it refuses.
-    fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<()> {
-        Ok(())
+    fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<Changed> {
+        Ok(Changed::default())
     }
     /// Cleans all there is to clean.
     fn clean(&self) -> Result<()> {
@@ -315,6 +340,14 @@ impl Subject for Arc<Fs> {
     }
     fn room(&self) -> Option<(u64, u64)> {
         Some((self.usage().available_blocks, u64::from(self.superblock().segment_blocks)))
+    }
+    fn shed_blocks(&self) -> u64 {
+        let usage = self.usage();
+        let content = usage.history_blocks.saturating_sub(usage.snapshot_blocks);
+        content + usage.history_index_blocks.saturating_sub(usage.snapshot_index_blocks)
+    }
+    fn is_laying(&self) -> bool {
+        self.laying_status().is_some()
     }
     fn replace(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
         self.replace_device(index, NewDevice { device, uuid: [0x5e; 16] })
@@ -480,6 +513,18 @@ impl Subject for Arc<Fs> {
     fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
         Fs::checkpoint_drop(self, cnos)
     }
+    fn snapshot_drop(&self, cno: Cno, name: &[u8], stays: &dyn Fn(Cno) -> bool) -> Result<Option<CheckpointInfo>> {
+        Fs::snapshot_drop(self, cno, name, stays)
+    }
+    fn checkpoint_drop_unnamed(&self, cnos: &[Cno], stays: &dyn Fn(Cno) -> bool) -> Result<usize> {
+        Fs::checkpoint_drop_unnamed(self, cnos, stays)
+    }
+    fn hold_checkpoint(&self, cno: Cno) -> Result<()> {
+        Fs::hold_checkpoint(self, cno)
+    }
+    fn let_checkpoint_go(&self, cno: Cno) {
+        Fs::let_checkpoint_go(self, cno);
+    }
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
         Fs::checkpoint_find(self, name)
     }
@@ -525,7 +570,7 @@ impl Subject for Arc<Fs> {
             }
         }
     }
-    fn change_devices(&self, drive: &Drive, draw: u64) -> Result<()> {
+    fn change_devices(&self, drive: &Drive, draw: u64) -> Result<Changed> {
         crate::changing::change(self, drive, draw)
     }
     fn clean_elsewhere(&self, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {

@@ -27,19 +27,42 @@ fn names(fs: &Fs, at: At) -> Result<Option<BTreeSet<Vec<u8>>>, String> {
 
 /// What a name stood for, if the state knows that, and all that belongs to it.
 fn look(fs: &Fs, at: At, name: &[u8]) -> Result<Option<Attr>, String> {
-    let known = fs.lookup(at, Ino::ROOT, name).and_then(|attr| {
-        match attr.kind() {
-            FileKind::Directory => fs.readdir(at, attr.ino, 0, &mut |_| true)?,
-            FileKind::Regular => drop(fs.read(at, attr.ino, 0, 1)?),
-            _ => {}
-        }
-        Ok(attr)
-    });
+    let text = || String::from_utf8_lossy(name).into_owned();
+    let attr = match fs.lookup(at, Ino::ROOT, name) {
+        Ok(attr) => attr,
+        Err(Error::NotFound) => return Ok(None),
+        Err(Error::Stale) if at != At::Live => return is_unknown(fs, at, name).map(|()| None),
+        Err(e) => return Err(format!("{}: {e}", text())),
+    };
+    let known = match attr.kind() {
+        FileKind::Directory => fs.readdir(at, attr.ino, 0, &mut |_| true),
+        FileKind::Regular => fs.read(at, attr.ino, 0, 1).map(drop),
+        _ => Ok(()),
+    };
     match known {
-        Ok(attr) => Ok(Some(attr)),
-        Err(Error::NotFound) => Ok(None),
+        Ok(()) => Ok(Some(attr)),
         Err(Error::Stale) if at != At::Live => Ok(None),
+        Err(e) => Err(format!("{}: {e}", text())),
+    }
+}
+
+/// A name of a past state that is looked up is said to be unknown: so is what the directory lists, or what the name stood for.
+fn is_unknown(fs: &Fs, at: At, name: &[u8]) -> Result<(), String> {
+    let mut ino = None;
+    let listed = fs.readdir(at, Ino::ROOT, 0, &mut |e| {
+        if e.name == name {
+            ino = Some(e.ino);
+        }
+        true
+    });
+    let known = listed.and_then(|()| ino.map_or(Ok(()), |ino| fs.getattr(at, ino).map(drop)));
+    match known {
+        Err(Error::Stale) => Ok(()),
         Err(e) => Err(format!("{}: {e}", String::from_utf8_lossy(name))),
+        Ok(()) => Err(format!(
+            "{} is said to be unknown in {at:?}, and the directory and inode {ino:?} are known",
+            String::from_utf8_lossy(name)
+        )),
     }
 }
 
@@ -114,5 +137,29 @@ fn gone(told: &[GoneName], now: &BTreeSet<Vec<u8>>, last: &BTreeMap<Vec<u8>, Cno
     match last.keys().find(|name| !now.contains(*name) && !listed.contains(name)) {
         Some(name) => Err(format!("{} is gone, and is not told", String::from_utf8_lossy(name))),
         None => Ok(()),
+    }
+}
+
+#[cfg(all(test, feature = "breaks"))]
+mod tests {
+    use super::*;
+    use crate::clock::VirtualClock;
+    use nenrin_core::breaks::{Break, with};
+    use nenrin_core::{MkfsOptions, MountOptions, NewInode};
+    use nenrin_device::{BlockDevice, CrashDisk};
+    use std::sync::Arc;
+
+    #[test]
+    fn names_that_cannot_be_looked_up_in_the_past_are_noticed() {
+        let (device, clock): (Arc<dyn BlockDevice>, Arc<VirtualClock>) =
+            (Arc::new(CrashDisk::new(64 << 20)), Arc::default());
+        nenrin_core::mkfs(&device, &(clock.clone() as Arc<dyn nenrin_core::Clock>), &MkfsOptions::default()).unwrap();
+        let fs = Fs::open(vec![device], clock, MountOptions::default()).unwrap();
+        let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        fs.create(Ino::ROOT, b"stays", &new).unwrap();
+        fs.checkpoint_create(None).unwrap();
+        assert_eq!(agrees(&fs), Ok(1));
+        let told = with(Break::PastUnnamed, || agrees(&fs)).unwrap_err();
+        assert!(told.starts_with("stays is said to be unknown"), "{told}");
     }
 }

@@ -261,6 +261,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
     const NAME: &'static str = "toy";
     const CARRIES: bool = false;
     const LISTS_ON: bool = false;
+    const READS_ONLY: bool = false;
 
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, _segment_blocks: u32) -> Result<()> {
         let mut state = State { next_ino: Ino::FIRST.0, ..State::default() };

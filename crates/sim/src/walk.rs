@@ -137,7 +137,7 @@ fn walk_into<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>, mut found:
             }
             match fs.lookup(at, dir, &e.name) {
                 Ok(named) if named.ino == e.ino => {}
-                Err(Error::Stale) if at != At::Live => {}
+                Err(Error::Stale) if at != At::Live && found.leaves_out(dir, e.ino) => {}
                 other => return Err(format!("{} is listed as {}, and looked up it is {other:?}", text(), e.ino)),
             }
             if let Some(n) = &mut names {
@@ -177,6 +177,10 @@ impl Found {
         if let Some(Part { hash: Some(sum), .. }) = self.parts.get_mut(&ino.0) {
             *sum = sum.wrapping_add(hash);
         }
+    }
+    /// The state says that it does not know all of one of them.
+    fn leaves_out(&self, dir: Ino, ino: Ino) -> bool {
+        self.unknown.contains(&dir.0) || self.unknown.contains(&ino.0)
     }
     /// Not all of an inode is known.
     fn leave_out(&mut self, ino: Ino) {

@@ -191,6 +191,11 @@ impl Fs {
         if found.is_some() {
             inner.log(&Record::NameCheckpoint { cno, name: b"" }, self.clock.monotonic_nanos())?;
         }
+        if broken(Break::DeletedInHalves) {
+            drop(inner);
+            self.sync_received(false)?;
+            inner = self.room_to_let_go()?;
+        }
         self.let_go(inner, found.as_ref().map(|found| found.cno).as_slice())?;
         // Where that cannot be read, all of history counts as kept.
         drop(self.recount_named_history());
@@ -200,9 +205,13 @@ impl Fs {
     /// Lets checkpoints go that are there and have no name.
     fn let_go(&self, mut inner: Guard<'_>, cnos: &[Cno]) -> Result<()> {
         inner.log_drops(cnos, self.clock.monotonic_nanos())?;
+        if broken(Break::DeletedBesides) {
+            let oldest = inner.state.kept.iter().find(|(_, c)| !c.is_named()).map(|(cno, _)| *cno);
+            inner.log_drops(oldest.as_slice(), self.clock.monotonic_nanos())?;
+        }
         inner.sweep_wanted |= !cnos.is_empty();
         drop(inner);
-        self.sync_received(false)
+        if broken(Break::DeletedUnsynced) { Ok(()) } else { self.sync_received(false) }
     }
 
     /// Commits everything, writes the index and a clean superblock. Nothing

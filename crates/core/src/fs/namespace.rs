@@ -182,6 +182,9 @@ impl Fs {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
+        if at != At::Live && broken(Break::PastUnnamed) {
+            return Err(Error::Stale);
+        }
         let inner = self.lock();
         let ino = inner.child(at, parent, name)?;
         inner.attr(at, ino)

@@ -44,7 +44,7 @@ impl Inner {
 
     /// The same of those that have no name and no use.
     fn kept_by_all(&self) -> Vec<Kept> {
-        self.kept(|cno, is_named| is_named || self.held.contains_key(cno))
+        self.kept(|cno, is_named| is_named || self.held.contains_key(cno) && !broken(Break::HeldThinned))
     }
 
     /// Whether a checkpoint of this moment is the first of a day.
@@ -107,6 +107,15 @@ impl Suspended {
 fn suspended_nanos(clock: &dyn Clock) -> u64 {
     let awake = clock.monotonic_nanos();
     clock.lease_nanos().saturating_sub(awake)
+}
+
+/// Those that the rule does without.
+fn thinned(rule: &Retention, moment: Moment, kept: &[Kept]) -> Vec<Cno> {
+    let mut drops = rule.drops(moment, kept);
+    if broken(Break::ThinnedTooMuch) {
+        drops.extend(kept.last().filter(|newest| !newest.held && !drops.contains(&newest.cno)).map(|k| k.cno));
+    }
+    drops
 }
 
 /// When a checkpoint was cut.
@@ -200,7 +209,7 @@ impl Fs {
         let moment = inner.moment(self);
         let kept = inner.kept_by_all();
         drop(inner);
-        let mut drops = rule.drops(moment, &kept);
+        let mut drops = thinned(&rule, moment, &kept);
         drops.truncate(most);
         // What cannot be read has no landmarks; it must not keep anything else from going.
         let marked = match self.keep_landmarks(&rule, &drops) {
@@ -219,7 +228,7 @@ impl Fs {
             let mut inner = self.room_to_let_go()?;
             let now_free: BTreeSet<Cno> = match broken(Break::ThinnedUnlooked) {
                 true => some.iter().filter(|cno| inner.state.kept.contains_key(cno)).copied().collect(),
-                false => rule.drops(moment, &inner.kept_by_all()).into_iter().collect(),
+                false => thinned(rule, moment, &inner.kept_by_all()).into_iter().collect(),
             };
             let cnos: Vec<Cno> = some.iter().filter(|cno| now_free.contains(cno)).copied().collect();
             if !cnos.is_empty() {

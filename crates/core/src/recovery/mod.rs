@@ -111,6 +111,9 @@ impl Fs {
         let (assembly, claim) = heartbeat::take(&devices, &clock, &options)?;
         let mut opened = recover_from_all(&assembly, &options)?;
         let unproven = std::mem::take(&mut opened.unproven);
+        if broken(Break::NumbersAnew) {
+            give_numbers_anew(&mut opened.state)?;
+        }
         options.read_only |= opened.report.damage.is_some() || opened.report.only_readable || options.no_recovery;
         let read_only = options.read_only;
         let now = clock.wall();
@@ -132,6 +135,14 @@ impl Fs {
         }
         Ok(fs)
     }
+}
+
+/// [`Break::NumbersAnew`].
+fn give_numbers_anew(state: &mut State) -> Result<()> {
+    while state.next_ino > Ino::FIRST && state.inode(Ino(state.next_ino.0 - 1))?.is_none() {
+        state.next_ino.0 -= 1;
+    }
+    Ok(())
 }
 
 /// Reads a volume's state without writing anything.
@@ -393,7 +404,8 @@ fn roll_forward(
     };
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
-    let ((mut state, mut chain), window_bytes, unproven) = if options.no_recovery {
+    let as_is = options.no_recovery || options.read_only && broken(Break::ReadOnlyBehind);
+    let ((mut state, mut chain), window_bytes, unproven) = if as_is {
         (load()?, 0, Vec::new())
     } else {
         let newest = found.roots.first().is_some_and(|r| r.generation == superblock.generation);

@@ -1,12 +1,13 @@
 //! The calls that need more than one line, on both sides.
 
 use super::{Check, Run, Step};
+use crate::changing::Changed;
 use crate::content::PAGE_BYTES;
 use crate::ops::Op;
 use crate::subject::{Subject, UID};
 use crate::tree::Fresh;
 use crate::walk::is_past_end;
-use nenrin_core::{At, Clock, Done, Error, NewInode, Order, RenameMode, Seek, SetAttr, XattrMode};
+use nenrin_core::{At, Attr, Clock, Done, Error, NewInode, Order, RenameMode, Seek, SetAttr, XattrMode};
 use nenrin_format::{Ino, Time};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,10 +25,7 @@ impl<S: Subject> Run<S> {
             Some((parent, name)) => self.fs()?.create(Ino(parent), name, &new),
             None => self.fs()?.tmpfile(&new),
         };
-        let ino = got.as_ref().map_or(0, |a| a.ino.0);
-        if got.is_ok() && self.model()?.files.contains_key(&ino) {
-            return Err(format!("inode number {ino} is given a second time"));
-        }
+        let ino = self.given(&got)?;
         let fresh = Fresh { ino, mode, uid, gid, rdev, target: target.clone() };
         let parent = place.map_or(0, |p| p.0);
         self.namespace(got.map(drop), start, &[ino, parent], |t| {
@@ -37,6 +35,14 @@ impl<S: Subject> Run<S> {
             }
             Ok(())
         })
+    }
+
+    /// The number of what was made, which nobody else has; 0 where nothing was.
+    fn given(&mut self, got: &Result<Attr, Error>) -> Result<u64, String> {
+        let Ok(attr) = got else { return Ok(0) };
+        let model = self.model()?;
+        let prefix = model.prefix() + 1;
+        model.numbers.give(attr.ino.0, prefix).map(|()| attr.ino.0)
     }
 
     /// A new inode with attributes from its beginning: no state has it without.
@@ -54,7 +60,7 @@ impl<S: Subject> Run<S> {
         if matches!(got, Err(Error::NotSupported)) {
             return Ok(Step::Denied);
         }
-        let ino = got.as_ref().map_or(0, |a| a.ino.0);
+        let ino = self.given(&got)?;
         let fresh = Fresh { ino, mode, uid: 0, gid: 0, rdev: 0, target: Vec::new() };
         let step = self.namespace(got.map(drop), start, &[ino, parent], |t| {
             t.create(Some((parent, name)), &fresh, now)?;
@@ -286,6 +292,12 @@ impl<S: Subject> Run<S> {
         let now = self.clock.monotonic_nanos();
         self.model()?.expire_holds(now, start);
         let got = self.fs()?.change_devices(&self.device, draw);
+        if let Ok(Changed { what, wrong }) = &got {
+            if let Some(wrong) = wrong {
+                return Err(format!("refused without a reason: {wrong}"));
+            }
+            what.iter().for_each(|what| *self.activity.entry(what).or_default() += 1);
+        }
         self.answer(got, Ok(()))
     }
 

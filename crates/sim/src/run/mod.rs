@@ -11,10 +11,12 @@
 mod calls;
 mod clients;
 mod compare;
+mod deleting;
 mod listing;
 mod past;
 mod promises;
 mod room;
+mod vanished;
 
 use crate::clock::VirtualClock;
 use crate::content::pattern;
@@ -78,6 +80,7 @@ pub struct Run<S> {
     /// A sync of another client failed with the volume.
     beside_failed: Option<Error>,
     promises: promises::Promises,
+    reasons: vanished::Reasons,
     /// Hash of all calls and answers.
     pub digest: u64,
     /// Calls by kind: made, and refused.
@@ -169,6 +172,7 @@ impl<S: Subject> Run<S> {
             clients: Clients::default(),
             beside_failed: None,
             promises: promises::Promises::default(),
+            reasons: vanished::Reasons::default(),
             digest: 0,
             calls: BTreeMap::new(),
             activity: BTreeMap::new(),
@@ -177,13 +181,14 @@ impl<S: Subject> Run<S> {
         };
         run.open()?;
         let durable = durable.unwrap_or_else(|| run.disk.cut_points());
-        run.adopt(durable)?;
+        run.adopt(durable, 0)?;
         Ok(run)
     }
 
     fn open(&mut self) -> Result<(), String> {
         let fs = S::open(self.device.clone(), self.clock.clone(), self.options.clone());
         self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
+        self.reasons.mounted();
         self.cuts_known = 0;
         self.roots_known = self.fs()?.index_checkpoints();
         self.note_whole();
@@ -197,8 +202,8 @@ impl<S: Subject> Run<S> {
         }
     }
 
-    /// A new era begins with what the mount shows.
-    fn adopt(&mut self, durable: usize) -> Result<(), String> {
+    /// A new era begins with what the mount shows, which is this prefix of the last one's namespace.
+    fn adopt(&mut self, durable: usize, prefix: u32) -> Result<(), String> {
         let mut tree = Tree::default();
         let fs = self.fs()?;
         walk(fs, At::Live, Some(&mut tree))?;
@@ -211,6 +216,11 @@ impl<S: Subject> Run<S> {
         model.rules.extend(fs.retention().map(|rule| RuleLog { start: 0, promised: 0, rule }));
         if let Some((_, earlier)) = self.eras.last() {
             model.goes_on_from(earlier, false);
+            model.numbers.had(earlier.numbers.up_to(prefix));
+        }
+        model.numbers.had(fs.landmarks().iter().map(|(_, ino)| ino.0));
+        if !listed.is_empty() {
+            self.reasons.forget_ages();
         }
         self.listed = listed;
         self.marks.clear();
@@ -470,6 +480,10 @@ impl<S: Subject> Run<S> {
             Op::CheckpointCreate { name } => self.checkpoint_create(name.as_deref(), start),
             Op::CheckpointName { cno, name } => self.checkpoint_name(*cno, name.as_deref(), start),
             Op::CheckpointDrop { cno } => self.checkpoint_drop(*cno, start),
+            Op::SnapshotDrop { cno, name, in_use } => self.snapshot_drop(*cno, name, *in_use, start),
+            Op::CheckpointsDrop { cnos, in_use } => self.checkpoints_drop(cnos, in_use, start),
+            Op::HoldCheckpoint { cno } => self.hold_checkpoint(*cno),
+            Op::LetCheckpointGo { cno } => self.let_checkpoint_go(*cno),
             Op::Advance { nanos } => {
                 let mark = (self.clock.monotonic_nanos(), self.model()?.mark());
                 self.marks.push_back(mark);
@@ -527,6 +541,7 @@ impl<S: Subject> Run<S> {
     pub fn close(&mut self) -> Check {
         let start = self.disk.cut_points();
         self.model()?.begin(start);
+        self.look_at_room(&Op::Remount, start)?;
         self.model()?.end_holds(start);
         let got = self.fs()?.close();
         let step = self.answer(got, Ok(()))?;
@@ -544,9 +559,12 @@ impl<S: Subject> Run<S> {
     fn note_let_go(&mut self, start: usize) -> Result<(), String> {
         let now = self.fs()?.checkpoints();
         let stays = |old: &CheckpointInfo| old.name.is_some() || now.iter().any(|c| c.cno == old.cno);
-        let (listed, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.listed).into_iter().partition(stays);
+        let before = std::mem::take(&mut self.listed);
+        let (listed, gone): (Vec<_>, Vec<_>) = before.iter().cloned().partition(stays);
+        let gone: Vec<u64> = gone.iter().map(|old| old.cno.0).collect();
+        self.judge_gone(&Op::Remount, &gone, &before, &now)?;
         self.listed = listed;
-        gone.iter().try_for_each(|old| self.model().map(|m| m.checkpoint_gone(old.cno.0, start)))
+        gone.iter().try_for_each(|cno| self.model().map(|m| m.checkpoint_gone(*cno, start)))
     }
 
     fn remount(&mut self, start: usize) -> Check {
@@ -571,6 +589,7 @@ impl<S: Subject> Run<S> {
             return Ok(Step::Done);
         }
         self.forget();
+        self.reasons.forget_ages();
         self.listing = None;
         self.disk.complete_all();
         let k = self.disk.cut_points();
@@ -578,7 +597,8 @@ impl<S: Subject> Run<S> {
         let found = walk(self.fs()?, At::Live, None)?;
         let rules = Rules { order: self.options.order, binds: Binds::Acknowledged };
         let listed = self.fs()?.checkpoints();
-        oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
+        let shown =
+            oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
         let known = oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;
         let known: Vec<_> = known.into_iter().map(|(info, log)| (info, log.clone())).collect();
         let shed = self.fs()?.shed().map_err(|e| format!("what was shed: {e}"))?;
@@ -590,7 +610,7 @@ impl<S: Subject> Run<S> {
         let rule = self.fs()?.retention();
         oracle::judge_rule(self.model()?, rules, k, rule.as_deref())?;
         let durable = self.disk.cut_points();
-        self.adopt(durable)?;
+        self.adopt(durable, shown.prefix)?;
         Ok(Step::Done)
     }
 }

@@ -22,6 +22,7 @@ impl<S: Subject> Run<S> {
                 model.checkpoint(info.cno.0, true, info.name.clone(), start, end);
                 model.synced(end);
                 self.cuts_known += 1;
+                self.reasons.cut(info.cno.0, info.wall.0, self.clock.as_ref());
                 self.listed.push(info);
                 Ok(Step::Done)
             }
@@ -103,6 +104,7 @@ impl<S: Subject> Run<S> {
                 return Err(format!("{info:?} came from nowhere"));
             }
             self.cuts_known += 1;
+            self.reasons.cut(info.cno.0, info.wall.0, self.clock.as_ref());
             self.model()?.checkpoint(info.cno.0, false, None, start, end);
         }
         while self.cuts_known < cut {
@@ -110,6 +112,9 @@ impl<S: Subject> Run<S> {
             self.cuts_known += 1;
             self.model()?.passing_checkpoint(false, None, start, end);
         }
+        let is_gone = |c: &&CheckpointInfo| c.name.is_none() && !now.iter().any(|n| n.cno == c.cno);
+        let gone: Vec<u64> = before.iter().filter(is_gone).map(|c| c.cno.0).collect();
+        self.judge_gone(op, &gone, &before, &now)?;
         for old in before {
             match now.iter().find(|i| i.cno == old.cno) {
                 Some(new) if new.name == old.name && new.wall == old.wall => {}

@@ -83,6 +83,8 @@ impl<S: Subject> Run<S> {
         let nodes = if self.options.node_bytes_max < NODE_BYTES { WIDE_SHARE } else { 1 };
         let before = Before { asks, available, margin: nodes * segments * segment_blocks };
         let wanted = if let Asks::Room(blocks) = asks { blocks } else { 0 };
+        let (shed, is_laying) = (self.fs()?.shed_blocks(), self.fs()?.is_laying());
+        self.reasons.note_room(wanted + before.margin, (available, shed), is_laying, self.clients.are_busy());
         // Of what is available the part that truncations will free which are held back is had by ending that.
         let held = self.model()?.held_blocks();
         if available.saturating_sub(held) < wanted + before.margin {

@@ -9,6 +9,7 @@ mod shares;
 mod steps;
 mod wide;
 
+use crate::checkpoint_log::CheckpointLog;
 use crate::model::Model;
 use crate::ops::Op;
 use crate::prng::Prng;
@@ -219,10 +220,14 @@ pub struct Workload {
     keeps: Option<Prng>,
     /// Who shares directories with others, lists them and writes large files, drawn apart.
     shares: Option<Prng>,
+    /// Who deletes checkpoints and snapshots as the commands do, drawn apart.
+    deletes: Option<Prng>,
     /// The kind of program.
     pub profile: Profile,
     allow: Allow,
     open: Vec<u64>,
+    /// Checkpoints that are read from.
+    held: Vec<u64>,
     later: VecDeque<Later>,
     /// Under `cache=writeback`: what the kernel keeps.
     cache: Option<PageCache>,
@@ -248,6 +253,7 @@ impl Workload {
         let mut restores = Prng::stream(seed, 14);
         let mut keeps = Prng::stream(seed, 21);
         let mut shares = Prng::stream(seed, 46);
+        let mut deletes = Prng::stream(seed, 51);
         let often = if profile == Profile::Keep { 100 } else { 30 };
         Self {
             rng,
@@ -255,9 +261,11 @@ impl Workload {
             restores: restores.chance(40).then_some(restores),
             keeps: keeps.chance(often).then_some(keeps),
             shares: shares.chance(30).then_some(shares),
+            deletes: deletes.chance(40).then_some(deletes),
             profile,
             allow,
             open: Vec::new(),
+            held: Vec::new(),
             later: VecDeque::new(),
             cache: None,
             sent: VecDeque::new(),
@@ -276,6 +284,7 @@ impl Workload {
     /// All handles are gone: the volume was unmounted, or its process died.
     pub fn handles_lost(&mut self) {
         self.open.clear();
+        self.held.clear();
         self.later.clear();
         self.sent.clear();
         if let Some(cache) = &mut self.cache {
@@ -304,9 +313,8 @@ impl Workload {
 
     /// The next call of a program.
     fn draw(&mut self, model: &Model) -> Op {
-        if let Some(op) =
-            self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)).or_else(|| self.share(model))
-        {
+        let besides = self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model));
+        if let Some(op) = besides.or_else(|| self.share(model)).or_else(|| self.delete(model)) {
             return op;
         }
         while let Some(l) = self.later.pop_front() {
@@ -338,13 +346,43 @@ impl Workload {
                 Some(Op::Advance { nanos: 700_000_000_000 + rng.below(10_000_000_000_000) })
             }
             _ => {
-                let unnamed = |c: &crate::checkpoint_log::CheckpointLog| {
-                    c.gone.is_none() && c.names.last().is_none_or(|n| n.name.is_none())
-                };
+                let unnamed = |c: &CheckpointLog| c.gone.is_none() && c.names.last().is_none_or(|n| n.name.is_none());
                 let all: Vec<u64> = model.checkpoints.iter().filter(|(_, c)| unnamed(c)).map(|(n, _)| *n).collect();
                 rng.pick(&all).map(|cno| Op::CheckpointDrop { cno: *cno })
             }
         }
+    }
+
+    /// A snapshot, or a range of checkpoints, in which some are gone, named or in use; or one is used, or no longer.
+    fn delete(&mut self, model: &Model) -> Option<Op> {
+        let often = if matches!(self.profile, Profile::Past | Profile::Keep) { 10 } else { 20 };
+        let rng = self.deletes.as_mut().filter(|_| self.profile != Profile::AppendFsync)?;
+        if rng.below(often) > 0 {
+            return None;
+        }
+        if rng.chance(40) {
+            if rng.chance(40) && !self.held.is_empty() {
+                let cno = self.held.swap_remove(rng.index(self.held.len()));
+                return Some(Op::LetCheckpointGo { cno });
+            }
+            let all: Vec<u64> = model.checkpoints.keys().copied().collect();
+            let cno = *rng.pick(&all)?;
+            self.held.extend(model.checkpoints.get(&cno).filter(|c| c.gone.is_none()).map(|_| cno));
+            return Some(Op::HoldCheckpoint { cno });
+        }
+        if rng.chance(60) {
+            let name = |c: &CheckpointLog| c.names.last().and_then(|n| n.name.clone());
+            let here = model.checkpoints.iter().filter(|(_, c)| c.gone.is_none());
+            let all: Vec<(u64, Vec<u8>)> = here.filter_map(|(cno, c)| Some((*cno, name(c)?))).collect();
+            let (cno, name) = rng.pick(&all)?.clone();
+            let name = if rng.chance(10) { b"snap0".to_vec() } else { name };
+            return Some(Op::SnapshotDrop { cno, name, in_use: rng.chance(15) });
+        }
+        let all: Vec<u64> = model.checkpoints.keys().copied().collect();
+        let from = rng.index(all.len().max(1));
+        let cnos: Vec<u64> = all.into_iter().skip(from).take(1 + rng.index(6)).collect();
+        let in_use = cnos.iter().copied().filter(|_| rng.chance(15)).collect();
+        (!cnos.is_empty()).then_some(Op::CheckpointsDrop { cnos, in_use })
     }
 
     /// How much history something keeps.

@@ -249,7 +249,7 @@ impl Fs {
                 "a volume has {SEGMENTS_MIN} segments at least, which are of {bytes} bytes here, and these would be {count}"
             ));
         }
-        if more > 0 {
+        if more > 0 || broken(Break::DevicesHeld) {
             let more = more * BLOCK_BYTES as u64;
             return refused(format!(
                 "it does not fit: {more} bytes have to go first (nenrin info tells what takes how much)"
