@@ -56,6 +56,32 @@ use_mmap
 log_priority info
 ";
 
+/// Files that are synced one by one behind a slice, at most, and how deep they lie. Those that workloads write to again and again are few;
+/// of very many small ones a daemon has written all but the last second by then.
+const SYNCED_MAX: usize = 256;
+const SYNCED_DEPTH: u32 = 3;
+
+/// Syncs the files in a directory and below it.
+fn sync_files(dir: &Path, depth: u32, left: &mut usize) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let Ok(entry) = entry else { continue };
+        let Ok(kind) = entry.file_type() else { continue };
+        if *left == 0 {
+            break;
+        }
+        if kind.is_file() {
+            *left -= 1;
+            match File::open(entry.path()) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                file => file?.sync_all()?,
+            }
+        } else if kind.is_dir() && depth > 1 && entry.file_name() != ".nenrin" {
+            sync_files(&entry.path(), depth - 1, left)?;
+        }
+    }
+    Ok(())
+}
+
 impl Site {
     /// A site that is neither made nor mounted.
     pub fn new(contender: Contender, disk: Disk, more: Vec<Disk>, tools: Tools, work: &Path) -> Result<Self> {
@@ -319,6 +345,10 @@ impl Site {
             let root = File::open(&self.point).doing(doing)?;
             sys::sync_file_system(&root).doing(doing)?;
             root.sync_all().doing(doing)?;
+            // syncfs(2) reaches no daemon, and the sync of a directory commits the content of no file.
+            if self.daemon.is_some() {
+                sync_files(&self.point, SYNCED_DEPTH, &mut { SYNCED_MAX }).doing(doing)?;
+            }
         }
         Ok(self.disks().map(|disk| disk.quiet(Duration::from_millis(500))).filter(|quiet| !quiet).count() == 0)
     }

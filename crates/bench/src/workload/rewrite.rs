@@ -116,8 +116,10 @@ impl Workload for Rewrite {
         Ok(())
     }
 
-    fn before(&mut self, turn: Turn, _: &mut Site) -> Result<()> {
+    fn before(&mut self, turn: Turn, site: &mut Site) -> Result<()> {
         if self.rows[turn.row].reads() {
+            // Else a daemon has its index still, and kernels have nothing.
+            site.remount()?;
             fs::write("/proc/sys/vm/drop_caches", "3").doing(|| "dropping caches".to_owned())?;
         }
         Ok(())
