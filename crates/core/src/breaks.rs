@@ -330,6 +330,8 @@ pub enum Break {
     MemberAwaited,
     /// Of several members that may have to be given up only the first is looked at.
     FirstSuspectOnly,
+    /// What a member answers who asks whether it does is what it gets done.
+    ProbesCount,
     /// Scrubbing looks at the history trees that there were when it began.
     ScrubTreesOfBefore,
     /// Nothing is shown on a device that misses something, or joins.

@@ -7,6 +7,7 @@
 //! 3. Time is what passes while somebody looks, and of each look so much at most: a process that was stopped gives up nobody for that.
 
 use super::requests::Counted;
+use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Pending, Ticket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,8 +76,9 @@ struct State {
     /// How much the device had completed, and when that was seen to change.
     completed: Option<u64>,
     progress: u64,
-    /// A read by which it is seen whether it answers, and when one was answered last.
+    /// A read by which it is seen whether it answers, how many there were before, and when one was answered last.
     probe: Option<Ticket>,
+    probed: u64,
     answered: Option<u64>,
 }
 
@@ -85,6 +87,10 @@ impl State {
         let passed = now.saturating_sub(self.looked.unwrap_or(now)).min(LOOK_NANOS_MAX);
         self.looked = Some(now);
         self.time += passed;
+        // What it was asked for by that says nothing of what others wait for.
+        let asked = self.probed + u64::from(self.probe.as_ref().is_some_and(Ticket::is_done));
+        let asked = if broken(Break::ProbesCount) { 0 } else { asked };
+        let completed = completed.map(|completed| completed.saturating_sub(asked));
         if completed != self.completed {
             self.completed = completed;
             self.progress = self.time;
@@ -134,6 +140,7 @@ impl Watch {
     pub fn answers(&self, submit: impl FnOnce() -> Ticket) -> bool {
         let mut state = self.state();
         let probe = state.probe.take_if(|probe| probe.is_done());
+        state.probed += u64::from(probe.is_some());
         if probe.is_some_and(|probe| probe.wait().is_ok()) {
             state.answered = Some(state.time);
         }

@@ -194,9 +194,10 @@ impl Inner {
             if !why.is_damage() {
                 return Err(why);
             }
-            // Any may have shown it.
-            if let Some((cno, _)) = self.state.kept.last_key_value() {
-                unread.insert(why.to_string(), *cno);
+            // Any may have shown it, also where landmarks alone are left.
+            let newest = self.state.kept.last_key_value().map(|(cno, _)| *cno);
+            if let Some(cno) = newest.or_else(|| self.state.landmarks.iter().last().map(|(at, _)| at.0)) {
+                unread.insert(why.to_string(), cno);
             }
         }
         Ok(versions)

@@ -8,9 +8,9 @@
 //!    all of them go to the log, and into the index, with one commit.
 
 use super::{Fs, Inner};
-use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::content::Content;
+use crate::{Error, Result};
 use nenrin_format::{Ino, SegmentNo};
 use std::collections::BTreeSet;
 
@@ -161,7 +161,11 @@ impl Fs {
         }
         inner.counters.held_for_memory += 1;
         drop(inner);
-        if is_held { self.fsync_wait(ino) } else { self.sync_received(false) }
+        // What was asked for was done: who cannot commit it now for another reason does so later.
+        match if is_held { self.fsync_wait(ino) } else { self.sync_received(false) } {
+            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// Before history goes: has truncations held back no longer that free as much at once as there must be for `enough`, or a segment where

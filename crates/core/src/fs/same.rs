@@ -85,11 +85,11 @@ impl Fs {
                 if !goes_on() {
                     return Ok(None);
                 }
-                let value = self.getxattr(one.0, one.1, &name)?;
-                match self.getxattr(other.0, other.1, &name) {
-                    Ok(other_value) if other_value == value => {}
-                    Ok(_) | Err(Error::NoAttribute) => return Ok(Some(false)),
-                    Err(e) => return Err(e),
+                // Of one that lives somebody may take it away meanwhile.
+                match (self.getxattr(one.0, one.1, &name), self.getxattr(other.0, other.1, &name)) {
+                    (Ok(value), Ok(other_value)) if other_value == value => {}
+                    (Ok(_) | Err(Error::NoAttribute), Ok(_) | Err(Error::NoAttribute)) => return Ok(Some(false)),
+                    (Err(e), _) | (_, Err(e)) => return Err(e),
                 }
             }
         }

@@ -92,6 +92,8 @@ enum Stage {
     Content(TreeId),
     /// Content of history: of the trees that there are when it begins, and not of these that there were before.
     PastContent(Vec<TreeId>),
+    /// Parity of rows; what is left of it, when that has begun.
+    Rows(Option<rows::RowsLeft>),
     Mend,
 }
 
@@ -167,7 +169,7 @@ impl Fs {
         let nodes = trees().filter_map(|t| inner.tree(t)).map(Tree::nodes).fold(0, u64::saturating_add);
         let blocks = inner.state.live_blocks.saturating_add(inner.state.history_blocks);
         Scrub {
-            stages: stages.chain([Stage::Mend]).collect(),
+            stages: stages.chain([Stage::Rows(None), Stage::Mend]).collect(),
             from: Key::first(),
             touched: 0,
             roots_damaged: 0,
@@ -221,6 +223,13 @@ impl Fs {
                     // What died meanwhile may be in trees that were not there when the scrub began; what dies from now on was looked at.
                     for id in ids.into_iter().rev() {
                         scrub.stages.push_front(Stage::Content(id));
+                    }
+                }
+                Some(Stage::Rows(left)) => {
+                    let left = left.take();
+                    match self.scrub_rows(scrub, left)? {
+                        None => scrub.next_stage(),
+                        left => scrub.stages[0] = Stage::Rows(left),
                     }
                 }
                 Some(Stage::Mend) => {
@@ -498,11 +507,6 @@ impl Fs {
     /// Writes anew what has a second copy.
     fn mend(&self, scrub: &mut Scrub) -> Result<()> {
         let may_mend = self.may_mend();
-        // What is lost of a node or of the log only its row has: first no root that may be used needs either.
-        if may_mend && !scrub.rows_unlike.is_empty() && !broken(Break::ParityUnverified) {
-            (0..ROOTS_USABLE).try_for_each(|_| self.index_checkpoint(false))?;
-        }
-        self.mend_rows(scrub, may_mend)?;
         if scrub.touched + scrub.roots_damaged + scrub.log_damaged == 0 || !may_mend {
             return Ok(());
         }

@@ -285,6 +285,40 @@ fn who_looks_at_the_first_suspect_only_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::FirstSuspectOnly, || another_hangs(0));
 }
 
+/// A member that reads and does not write: that it answers who asks is no reason to wait for it longer.
+fn a_member_only_reads() {
+    for gone in [0, 1] {
+        let w = World::new(Profile::Mirror, 2);
+        let fs = w.open(MountOptions::default());
+        write(&fs, "before", &content(1, 1 << 20));
+        w.gates[gone].close_and_tell(|op| !is_read(op));
+        thread::scope(|scope| {
+            let writer = begin(scope, || {
+                write(&fs, "while", &content(2, 300 << 10));
+                fs.sync_all().unwrap();
+            });
+            let is_left = w.pass(&fs, 40, || fs.health()[gone].standing != Standing::Active);
+            w.gates[gone].open();
+            assert!(is_left, "a member that only reads is waited for");
+            writer.recv_timeout(Duration::from_secs(60)).unwrap();
+        });
+        assert_eq!(fs.health()[1 - gone].standing, Standing::Active);
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_member_that_only_reads_is_left_out() {
+    a_member_only_reads();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a member that only reads is waited for")]
+fn a_probe_that_counts_as_progress_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::ProbesCount, a_member_only_reads);
+}
+
 fn with_mmp() -> MountOptions {
     // Long, so that nobody is late while time passes.
     let mmp = Mmp { node: "hana".into(), owner: [1; 16], interval_nanos: 60 * SECOND };

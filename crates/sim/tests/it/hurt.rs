@@ -50,7 +50,7 @@ fn a_bit_that_rots_before_a_cut_damages_nothing_else() {
 fn parity_that_is_made_anew_of_rot_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     let parity = Members::new(3, Profile::Parity);
-    let lost = || cut(rot_cuts::<Core>, parity, 0..8).faults.get("Cut, and a bit wrong: Error").copied().unwrap_or(0);
+    let lost = || cut(rot_cuts::<Core>, parity, 0..16).faults.get("Cut, and a bit wrong: Error").copied().unwrap_or(0);
     let (sound, broken) = (lost(), with(Break::ParityOfUnknown, lost));
     assert!(sound < broken, "{sound} of what rotted was lost, and {broken} with the break");
 }

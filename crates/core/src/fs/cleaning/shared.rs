@@ -41,6 +41,10 @@ impl Group {
     pub fn segment(&self) -> SegmentNo {
         self.start.segment()
     }
+    /// What its owners have of it.
+    pub fn extents(&self) -> impl Iterator<Item = &Extent> {
+        self.owners.iter().map(|m| &m.extent)
+    }
     /// Where it begins.
     pub fn start(&self) -> Addr {
         self.start

@@ -8,7 +8,8 @@
 //!    over several moments goes the way that items move: from the live tree to the newest history tree, and on to older ones.
 //! 3. What cannot be read is passed over. A victim of which something was not found so stays where it is; others do not wait for it.
 
-use super::super::Fs;
+use super::super::{Fs, Inner};
+use super::shared::Group;
 use super::{Job, Move, Stage, Victim};
 use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree};
@@ -20,7 +21,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::Header;
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// Blocks of a chain segment read at once. Partials of data are few and long: there it is one.
@@ -199,6 +200,28 @@ impl Fs {
             }
         }
         Ok(out)
+    }
+
+    /// All content that the trees name in a segment to which nothing is written: what its summaries claim, and what is shared, by its back
+    /// references. `None` where that is not as many blocks as are needed there: some claims cannot be read, or others change it meanwhile.
+    ///
+    /// # Errors
+    /// When a write or flush failed earlier.
+    pub(in crate::fs) fn named_in(&self, segment: SegmentNo) -> Result<Option<Vec<Extent>>> {
+        let used = |inner: &Inner| inner.state.segments.get(segment).map(|s| (s.item.kind, s.used_blocks()));
+        let Some((kind, _)) = used(&*self.lock_to_change()?) else { return Ok(None) };
+        let (mut claims, mut block) = (Vec::new(), Some(0));
+        while let Some(from) = block {
+            block = self.claims_from(segment, kind, from, &mut claims);
+        }
+        let mut named = self.extents_claimed(segment, claims)?;
+        named.retain(|e| !e.is_shared());
+        let groups = self.groups_of(segment).or_else(|e| self.bear(e).map(|()| None))?;
+        let Some(groups) = groups else { return Ok(None) };
+        named.extend(groups.iter().flat_map(Group::extents).cloned());
+        let blocks: BTreeSet<u64> = named.iter().flat_map(|e| e.addr.0..e.addr.0 + u64::from(e.blocks)).collect();
+        let needed = used(&*self.lock_to_change()?).map_or(0, |(_, used)| used as usize);
+        Ok((blocks.len() == needed).then_some(named))
     }
 
     /// Clean leaves that moving these extents will make dirty; what cannot be read counts as one of them. Whoever moves it finds that out.

@@ -37,7 +37,7 @@ pub struct State {
     /// One that is held back, and no other.
     only: Option<usize>,
     /// What came meanwhile and was done, for who asks what the device gets done.
-    done: u64,
+    done: Option<u64>,
     /// Others that were let go, or fail.
     chosen: Vec<(usize, bool)>,
     /// One at which the thread that waits for it panics.
@@ -55,7 +55,11 @@ impl Gate {
     }
     /// Holds back the next of these and nothing else: of all else it is told that it gets done.
     pub fn hold_one(&self, which: Which) {
-        *self.state.lock().unwrap() = State { which: Some(which), only: Some(0), ..State::default() };
+        *self.state.lock().unwrap() = State { which: Some(which), only: Some(0), done: Some(0), ..State::default() };
+    }
+    /// Holds back all of these, and tells of all else that it gets done.
+    pub fn close_and_tell(&self, which: Which) {
+        *self.state.lock().unwrap() = State { which: Some(which), done: Some(0), ..State::default() };
     }
     /// Lets the first `count` go, or as many as there are.
     pub fn let_go(&self, count: usize) {
@@ -155,13 +159,12 @@ impl BlockDevice for Gated {
         self.inner.geometry()
     }
     fn completed(&self) -> Option<u64> {
-        let state = self.gate.state.lock().unwrap();
-        state.only.map(|_| state.done)
+        self.gate.state.lock().unwrap().done
     }
     fn submit(&self, op: Op) -> Ticket {
         let mut state = self.gate.state.lock().unwrap();
         let held = state.which.is_some_and(|which| which(&op)) && !state.is_open(state.held);
-        state.done += u64::from(!held);
+        state.done = state.done.map(|done| done + u64::from(!held));
         if !state.which.is_some_and(|which| which(&op)) {
             drop(state);
             return self.inner.submit(op);
