@@ -22,7 +22,7 @@ mkdir -p "$W/run" /run/mount
 mount --bind "$W/run" /run/mount
 RULES=$W/rules
 export RULES
-PREFIX=$W/usr DESTDIR='' scripts/install.sh >/dev/null
+PREFIX=$W/usr DESTDIR='' RULES=$W/rules scripts/install.sh >/dev/null
 nenrin=$W/usr/bin/nenrin
 man=$W/usr/share/man/man8
 grep -q barrier "$man/nenrin-mount.8" || wrong "the manual of mount is not there"
@@ -115,6 +115,6 @@ mount "$img" "$dir" -t "$(value Type)" -o "$(value Options)"
 [ "$(cat "$dir/note")" = two ]
 umount "$dir" -c
 gone
-PREFIX=$W/usr DESTDIR='' scripts/install.sh --remove
+PREFIX=$W/usr DESTDIR='' RULES=$W/rules scripts/install.sh --remove
 [ -z "$(ls "$man")" ] || wrong "make uninstall left $(ls "$man")"
 say "   mount(8), umount(8), mkfs(8), fsck(8), fstab and the unit work"

@@ -135,7 +135,7 @@ with_helpers() {
         place=$1 sbin=$(readlink -f /sbin)
         shift
         mount -t overlay -o "lowerdir=$sbin,upperdir=$place/sbin.up,workdir=$place/sbin.work" none "$sbin"
-        DESTDIR= PREFIX=$place/usr scripts/install.sh >/dev/null
+        DESTDIR= PREFIX=$place/usr RULES=$place/rules scripts/install.sh >/dev/null
         exec "$@"' helpers "$W" "$@"
 }
 
