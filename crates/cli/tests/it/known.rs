@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A label that no other test and no device of this machine has.
@@ -203,6 +204,19 @@ fn what_is_not_there_is_told() {
     // Who may not read devices is told so.
     if let Some(out) = as_nobody(&place, &format!("exec $NENRIN info '{none}'")) {
         out.fails(1, &["no volume has this UUID"]);
+        // With the devices of this machine, where it has one that a volume fits on: others are not looked at.
+        let is_closed = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, _, kibibytes, name] = words[..] else { return false };
+            let meta = fs::metadata(Path::new("/dev").join(name));
+            kibibytes.parse().is_ok_and(|k: u64| k >= 8 << 10) && meta.is_ok_and(|m| m.mode() & 0o004 == 0)
+        };
+        if fs::read_to_string("/proc/partitions").is_ok_and(|table| table.lines().any(is_closed)) {
+            let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", "-u", "XDG_RUNTIME_DIR"];
+            let info = [&*place.text("nenrin"), "info", none].map(str::to_owned);
+            let args: Vec<&str> = nobody.into_iter().chain(info.iter().map(|arg| &**arg)).collect();
+            run("setpriv", &args).fails(1, &["no volume has this UUID", "permission denied; root may"]);
+        }
     }
 }
 
