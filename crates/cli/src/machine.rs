@@ -50,6 +50,14 @@ impl Sign {
     pub fn own_of_several(&self) -> Option<[u8; 16]> {
         self.root.as_ref().filter(|sb| sb.members() > 1).and_then(own_identity)
     }
+    /// Whether it says that there is no other device of the volume.
+    pub fn is_alone(&self) -> bool {
+        self.root.as_ref().is_some_and(|sb| sb.members() == 1)
+    }
+    /// Whether its table of devices has the other one.
+    pub fn knows(&self, other: &Self) -> bool {
+        self.root.as_ref().is_some_and(|sb| sb.devices.iter().any(|d| Some(d.uuid) == other.own()))
+    }
     /// Which of several devices of a volume knows most of it.
     pub fn rank(&self) -> (u64, u64) {
         (self.root.as_ref().map_or(0, Superblock::table_generation), self.head.generation.0)
@@ -171,9 +179,19 @@ pub fn look(paths: Vec<PathBuf>, patience: Patience, is_enough: impl Fn(&[Sign])
         }
     };
     let (seen, is_over) = collect(paths, answers, patience, is_enough);
-    // One that hangs is left to its end, which may be far.
-    drop(if is_over { child.wait().map(drop) } else { child.kill() });
+    if is_over {
+        let _ = child.wait();
+    } else {
+        leave_to_its_end(child);
+    }
     seen
+}
+
+/// Ends a process that may hang for long yet. Nobody waits for that but a thread, so that nothing of it is left when it has ended.
+fn leave_to_its_end(mut child: Child) {
+    let _ = child.kill();
+    let reaper = thread::Builder::new().stack_size(STACK_BYTES);
+    drop(reaper.spawn(move || drop(child.wait())));
 }
 
 /// What `nenrin probe` gets first when it is to look for another process. Not for users.
@@ -327,6 +345,18 @@ mod tests {
     const BYTES: u64 = 8 << 20;
     const TAIL: u64 = BYTES - (AREA_BLOCKS - SLOT_BLOCK) * BLOCK_BYTES as u64;
     const HEAD: u64 = SLOT_BLOCK * BLOCK_BYTES as u64;
+
+    #[test]
+    fn who_is_left_to_its_end_leaves_nothing() {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", child.id()));
+        leave_to_its_end(child);
+        let end = Instant::now() + Duration::from_secs(20);
+        while process.exists() {
+            assert!(Instant::now() < end, "it is still there");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
 
     /// A volume in a file.
     fn volume() -> tempfile::NamedTempFile {

@@ -150,7 +150,7 @@ fn holders(device: &str) -> Vec<String> {
 }
 
 /// The file system that a path lies on, as mountinfo has it, without asking whoever is behind that.
-fn device_of(path: &Path) -> Option<String> {
+pub fn device_of(path: &Path) -> Option<String> {
     // Who may not enter it is told this much, and only when asking for no more.
     let meta = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
     Some(format!("{}:{}", meta.stx_dev_major, meta.stx_dev_minor))

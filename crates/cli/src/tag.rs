@@ -5,6 +5,7 @@
 //! | one, by whatever paths | that |
 //! | several of one volume | the one that knows most; the others are found beside it (see `members`) |
 //! | two that say to be one and the same device | nobody knows: it is an error that names both |
+//! | two that each say to be all of one volume, and do not know each other | the same |
 //! | devices of different volumes | the same |
 //!
 //! Invariant: what has this form is never a path, whatever there is in the directory that a command is run in; `./LABEL=NAME` is one.
@@ -188,7 +189,27 @@ fn chosen(given: &Path, tag: &Tag, hits: &[Hit<'_>]) -> Result<Option<PathBuf>, 
             return Err(Fail::at(given.display(), text));
         }
     }
+    if let Some((one, two)) = strangers(hits) {
+        let (one, two) = (one.path.display(), two.path.display());
+        let text = format!(
+            "{one} and {two} each say to be all of this volume, and do not know each other, so it went on without one of them; \
+             name the one that is meant by its path"
+        );
+        return Err(Fail::at(given.display(), text));
+    }
     Ok(hits.iter().max_by_key(|h| h.sign.rank()).map(|h| h.path.to_owned()))
+}
+
+/// Two devices of one volume neither of which has the other in its table, where each device says that there are no others.
+fn strangers<'a>(hits: &'a [Hit<'_>]) -> Option<(&'a Hit<'a>, &'a Hit<'a>)> {
+    if !hits.iter().all(|h| h.sign.is_alone()) {
+        return None;
+    }
+    let of = |(at, one): (usize, &'a Hit<'_>)| {
+        let other = hits[at + 1..].iter().find(|two| !one.sign.knows(two.sign) && !two.sign.knows(one.sign));
+        other.map(|two| (one, two))
+    };
+    hits.iter().enumerate().find_map(of)
 }
 
 /// Paths that a message lists.
@@ -258,7 +279,7 @@ pub fn also_labelled(label: &[u8], uuid: &[u8; 16], paths: &[PathBuf]) -> Option
 mod tests {
     use super::*;
     use nenrin_format::Generation;
-    use nenrin_format::superblock::SlotHead;
+    use nenrin_format::superblock::{DeviceEntry, SlotHead};
 
     fn sign(uuid: u8, generation: u64) -> Sign {
         let head = SlotHead { version: 1, uuid: [uuid; 16], features: [0; 3], generation: Generation(generation) };
@@ -312,8 +333,17 @@ mod tests {
         chosen(Path::new("LABEL=x"), &tag, &once_each(all)).map_err(|f| f.to_string())
     }
 
-    /// A device of a volume of several.
+    /// A device of a volume of three.
     fn member(uuid: u8, own: u8, generation: u64) -> Sign {
+        let mut sign = alone(uuid, own, generation);
+        let root = sign.root.as_mut().unwrap();
+        root.devices = (1..=3).map(|own| DeviceEntry::active([own; 16], root.devices[0].blocks, 1)).collect();
+        root.device_index = u16::from(own) - 1;
+        sign
+    }
+
+    /// The only device of a volume.
+    fn alone(uuid: u8, own: u8, generation: u64) -> Sign {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(8 << 20).unwrap();
         let device = device::open(file.path(), nenrin_device::OpenMode::OWNER).unwrap();
@@ -358,6 +388,23 @@ mod tests {
         ];
         let why = decided(&clones).unwrap_err();
         assert!(why.contains("/dev/b and /dev/c say to be the same device") && !why.contains("/dev/a"), "{why}");
+        // One was replaced, and what there is of it is a copy that was made before.
+        let strangers = |own: u8| -> [(&str, &[&str], Sign); 2] {
+            [("/dev/a", &["1"], alone(1, 1, 1)), ("/dev/b", &["2"], alone(1, own, 9))]
+        };
+        let why = decided(&strangers(2)).unwrap_err();
+        assert!(
+            why.contains("/dev/a and /dev/b each say to be all of this volume") && why.contains("its path"),
+            "{why}"
+        );
+        // One that knows of the other knows that it is none any more.
+        let mut known = strangers(2);
+        let gone = DeviceEntry { removed: true, active: false, ..DeviceEntry::active([1; 16], 0, 2) };
+        known[1].2.root.as_mut().unwrap().devices.push(gone);
+        assert_eq!(decided(&known), Ok(Some("/dev/b".into())));
+        // And beside one that says that there are more nobody is all there is.
+        let [one, two] = strangers(2);
+        assert!(decided(&[one, two, ("/dev/c", &["3"], member(1, 3, 1))]).is_ok());
         // Of a version that nobody knows yet members cannot be told from copies.
         let later: [(&str, &[&str], Sign); 2] = [("/dev/a", &["1"], sign(1, 1)), ("/dev/b", &["2"], sign(1, 1))];
         assert!(decided(&later).unwrap().is_some());

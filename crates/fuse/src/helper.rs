@@ -16,15 +16,25 @@ impl Helper {
     }
     /// Has `job` run. A job that cannot be is dropped, which answers its request.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        drop(self.take(Box::new(job)));
+    }
+    /// The same of what has to be done in any case: by the calling thread where no other can be started.
+    pub fn run_anyhow(&self, job: impl FnOnce() + Send + 'static) {
+        if let Err(job) = self.take(Box::new(job)) {
+            job();
+        }
+    }
+    /// Gives `job` to the thread, or back where there is none.
+    fn take(&self, job: Job) -> Result<(), Job> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if running.is_none() {
             let (sender, jobs) = mpsc::channel();
-            let thread = thread::Builder::new().name("nenrin-helper".into());
-            *running = thread.spawn(move || work(jobs)).ok().map(|thread| (sender, thread));
+            *running = start("nenrin-helper", jobs).map(|thread| (sender, thread));
         }
-        if let Some((sender, _)) = &*running {
+        match &*running {
             // The receiving end lives as long as this one does.
-            let _ = sender.send(Box::new(job));
+            Some((sender, _)) => sender.send(job).map_err(|mpsc::SendError(job)| job),
+            None => Err(job),
         }
     }
     /// Waits until every job has run.
@@ -35,6 +45,15 @@ impl Helper {
             let _ = thread.join();
         }
     }
+}
+
+/// A thread for these jobs; nothing where there can be no more.
+fn start(name: &str, jobs: Receiver<Job>) -> Option<JoinHandle<()>> {
+    #[cfg(test)]
+    if tests::NO_THREADS.get() {
+        return None;
+    }
+    thread::Builder::new().name(name.into()).spawn(move || work(jobs)).ok()
 }
 
 fn work(jobs: Receiver<Job>) {
@@ -49,12 +68,15 @@ fn work(jobs: Receiver<Job>) {
 pub(crate) struct Apart(Mutex<Vec<JoinHandle<()>>>);
 
 impl Apart {
-    /// Has `job` run. A job that cannot be is dropped, which answers its request.
+    /// Has `job` run: by the calling thread where no other can be started.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let started = thread::Builder::new().name("nenrin-apart".into()).spawn(job);
+        let (sender, jobs) = mpsc::channel::<Job>();
+        let Some(started) = start("nenrin-apart", jobs) else { return job() };
+        // It waits for that.
+        let _ = sender.send(Box::new(job));
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|thread| !thread.is_finished());
-        running.extend(started.ok());
+        running.push(started);
     }
     /// Waits until every job has run.
     pub fn finish(&self) {
@@ -67,6 +89,33 @@ impl Apart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// This thread can start none.
+        pub(super) static NO_THREADS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn where_no_thread_starts_what_has_to_be_done_is_done_in_place() {
+        let (sender, receiver) = mpsc::channel();
+        let job = |i: u32| {
+            let sender = sender.clone();
+            move || sender.send((i, thread::current().id())).unwrap()
+        };
+        let (helper, apart, here) = (Helper::new(), Apart::default(), thread::current().id());
+        NO_THREADS.set(true);
+        helper.run(job(0));
+        helper.run_anyhow(job(1));
+        apart.run(job(2));
+        NO_THREADS.set(false);
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [(1, here), (2, here)]);
+        // And once there is one again, by that.
+        helper.run_anyhow(job(3));
+        helper.finish();
+        apart.finish();
+        assert!(matches!(receiver.try_iter().collect::<Vec<_>>()[..], [(3, by)] if by != here));
+    }
 
     #[test]
     fn jobs_apart_wait_for_none_and_are_waited_for() {

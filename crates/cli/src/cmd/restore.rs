@@ -65,7 +65,8 @@ pub const COMMAND: Command = Command {
             times, extended attributes, access lists, hard links and holes, but no capabilities, and files no set-user-id and set-group-id\n\
             bits: the past shows none. It shares its blocks with the past, so that nothing is stored twice: on the volume it takes room\n\
             for names and index, and as much as it has of what no snapshot keeps, which counted as available. It takes the name in one\n\
-            step. What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest\n\
+            step. A directory that programs go on writing to is left as it is, after three tries: end them first.\n\
+            What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest\n\
             snapshot shows it.\n\
             A full volume lets history go, also of a state that is being read, and the checkpoint that has what was replaced. Stop writing\n\
             to it, keep the state that you need by nenrin snapshot create --of N DIR NAME, then restore.\n\

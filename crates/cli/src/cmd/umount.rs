@@ -63,7 +63,7 @@ fn point_of(given: &Path) -> Result<Cow<'_, Path>, Fail> {
     let live: Vec<&MountData> = seen.iter().filter(|m| m.checkpoint.is_none()).collect();
     let meant = if live.is_empty() { seen.iter().collect() } else { live };
     match meant.as_slice() {
-        [one] => Ok(Cow::Owned(PathBuf::from(&one.directory))),
+        [one] => shown_here(one).map(Cow::Owned).map_err(|why| Fail::at(given.display(), why)),
         [] => Err(Fail::at(given.display(), "the volume is in use, and mounted nowhere; nenrin info tells by whom")),
         all => {
             let places: Vec<&str> = all.iter().map(|m| m.directory.as_str()).collect();
@@ -71,6 +71,29 @@ fn point_of(given: &Path) -> Result<Cow<'_, Path>, Fail> {
             Err(Fail::at(given.display(), text))
         }
     }
+}
+
+/// Where a mount is in our own name space, on top: a path alone, as its owner has it, may be that of another one here.
+fn shown_here(mount: &MountData) -> Result<PathBuf, String> {
+    if mount.device.is_empty() {
+        // Its owner could not tell.
+        return Err(format!("mounted at {}; name that directory", mount.directory));
+    }
+    let points = mounts::points(&mount.device);
+    // What is bound elsewhere as well is meant where it was mounted.
+    let point = match (points.iter().find(|p| p.display().to_string() == mount.directory), points.as_slice()) {
+        (Some(own), _) => own,
+        (None, [one]) => one,
+        (None, []) => return Err("is mounted in another mount name space, not here".to_owned()),
+        (None, all) => return Err(format!("mounted at {}; name the directory that is meant", mounts::listed(all))),
+    };
+    // What lies over a directory above it covers it, too.
+    let tops = [mounts::of_point(point).map(|top| top.device), mounts::device_of(point)];
+    if tops.into_iter().flatten().any(|top| top != mount.device) {
+        let text = "where another mount covers it; unmount that first";
+        return Err(format!("is mounted at {}, {text}", point.display()));
+    }
+    Ok(point.clone())
 }
 
 /// What a directory was to the owner of the volume.

@@ -585,6 +585,9 @@ pub struct JoinData {
     pub unreadable_bytes: u64,
     /// Why the new device is not used.
     pub failed: Option<String>,
+    /// It is not, since somebody took back that it was to be.
+    #[serde(default)]
+    pub taken_back: bool,
 }
 
 /// A device of a volume.

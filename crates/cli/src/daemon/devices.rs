@@ -430,18 +430,21 @@ mod tests {
         assert!(!told([9; 16]).done);
         service.stop_replacing().unwrap();
         let data = told([9; 16]);
-        assert!(data.done && data.failed.unwrap().contains("given up on request"));
+        assert!(data.done && data.taken_back && data.failed.unwrap().contains("given up on request"));
         // And where another one follows, in progress and done.
         service.replace("1", &two, [10; 16]).unwrap();
         let data = told([9; 16]);
-        assert!(data.done && data.failed.unwrap().contains("taken back"));
+        assert!(data.done && data.taken_back && data.failed.unwrap().contains("taken back"));
         let end = Instant::now() + Duration::from_secs(60);
         while !told([10; 16]).done {
             assert!(Instant::now() < end);
             service.tick();
             thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!([told([9; 16]).failed.is_some(), told([10; 16]).failed.is_some()], [true, false]);
+        for (uuid, is_taken_back) in [([9; 16], true), ([10; 16], false)] {
+            let data = told(uuid);
+            assert_eq!((data.failed.is_some(), data.taken_back), (is_taken_back, is_taken_back));
+        }
         fs.close().unwrap();
     }
 }

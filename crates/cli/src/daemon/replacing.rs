@@ -47,6 +47,7 @@ impl Service {
         let last = fs.joined_last().filter(is_meant);
         let is_seated = uuid.is_none_or(|uuid| fs.health().iter().any(|d| d.uuid == uuid));
         let why = fs.join_failed().filter(|_| under_way.is_none() && last.is_some());
+        let is_taken_back = !is_seated && why.as_ref().is_none_or(|why| why.contains(ON_REQUEST));
         let failed = if is_seated { why.filter(|_| uuid.is_none()) } else { Some(why.unwrap_or_else(taken_back)) };
         let at = status.or(last);
         let of = |blocks: fn(&JoinStatus) -> u64| at.as_ref().map_or(0, blocks) * BLOCK_BYTES as u64;
@@ -56,9 +57,13 @@ impl Service {
             bytes_expected: of(|s| s.blocks_expected),
             unreadable_bytes: of(|s| s.unreadable_blocks),
             failed: failed.filter(|_| !is_under_way),
+            taken_back: is_taken_back && !is_under_way,
         }))
     }
 }
+
+/// What the volume says of a replacement that was given up for no other reason.
+const ON_REQUEST: &str = "given up on request";
 
 /// Why a device has no place that nothing else is known of any more.
 fn taken_back() -> String {

@@ -20,6 +20,8 @@ pub(super) type Keep<'a> = &'a mut dyn FnMut() -> Result<Print, Fail>;
 
 /// How often what is written to meanwhile is kept anew.
 const KEPT_ANEW_MAX: u32 = 10;
+/// The same of a directory: each time it loses its name for a moment, and who looks finds the copy instead.
+const TREES_KEPT_ANEW_MAX: u32 = 3;
 
 /// Why the end was not reached: before the name changed hands, or when it had, and what is in the place of the copy since.
 pub(super) enum Stop {
@@ -130,7 +132,8 @@ impl<'a> Place<'a> {
     fn exchange(&self, keep: Keep<'_>) -> Result<(), Stop> {
         let place = self.to.shown().display();
         let (made, print) = (fs::symlink_metadata(self.copy()).at(&place)?, Print::of(&self.copy()).ok());
-        let mut tries = 0..KEPT_ANEW_MAX;
+        let is_tree = fs::symlink_metadata(self.there()).is_ok_and(|there| there.is_dir());
+        let mut tries = 0..if is_tree { TREES_KEPT_ANEW_MAX } else { KEPT_ANEW_MAX };
         let why = loop {
             match tries.next().map(|_| self.exchange_once(keep, &made)) {
                 Some(Ok(true)) => return Ok(()),
@@ -138,8 +141,8 @@ impl<'a> Place<'a> {
                 Some(Err(Stop::Before(e))) => break e,
                 Some(after) => return after.map(drop),
                 None => {
-                    let text = "changes all the time, so that no checkpoint has what it is now; end that first; nothing was \
-                                restored";
+                    let text = "changed each time it was replaced, so that no checkpoint has what it is now; end that first; \
+                                nothing was restored";
                     break Fail::at(&place, text);
                 }
             }

@@ -16,7 +16,7 @@ fn a_malformed_time_is_a_wrong_call() {
     fs::write(&file, "x").unwrap();
     nenrin(["checkpoint", "create", &mnt]).ok();
     let past = place.sub("past");
-    for when in ["2026-13-45", "-5 minutes ago", "", "2026-11-30 25:00", "0 weeks ago"] {
+    for when in ["2026-13-45", "-5 minutes ago", "", "2026-11-30 25:00", "0 months ago"] {
         let at = format!("--at={when}");
         assert_eq!(nenrin(["restore", &file, &at, "--to", &place.text("out")]).code, 2, "{when}");
         assert_eq!(nenrin(["diff", &mnt, "--", when]).code, 2, "{when}");

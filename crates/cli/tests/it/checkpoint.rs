@@ -189,7 +189,7 @@ fn words_for_times_are_no_names() {
         "yesterday",
         "@7",
         "@GMT-2026.01.31-14.00.00",
-        "2 weeks ago",
+        "2 months ago",
     ];
     for word in words {
         nenrin(["snapshot", "create", &mnt, word]).fails(2, &[word, "snapshot's name", "choose another"]);

@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A label that no other test and no device of this machine has.
@@ -54,6 +55,70 @@ fn a_volume_is_found_by_what_it_is() {
     assert!(left.code == 0 && left.stderr.contains("also mounted at"), "{left:?}");
     nenrin(["umount", &by_label]).ok();
     nenrin(["umount", &by_label]).fails(1, &[&by_label, "nothing is mounted here"]);
+}
+
+/// Of two at one place the lower one cannot go, and by its device the upper one does not.
+#[test]
+fn what_another_mount_covers_is_not_mistaken_for_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let above = place.sub("above");
+    let (mnt, other) = (place.sub("above/mnt"), place.sub("other"));
+    let images = ["a", "b"].map(|name| place.text(name));
+    for (image, at) in images.iter().zip([&mnt, &other]) {
+        nenrin(["mkfs", "--size", SIZE, image]).ok();
+        nenrin(["mount", image, at]).ok();
+        fs::write(Path::new(at).join("of"), image).unwrap();
+    }
+    let pid_of = |image: &str| nenrin(["info", "--json", image]).json()["pid"].clone();
+    let pids = images.each_ref().map(|image| pid_of(image));
+    let told = [&*format!("is mounted at {mnt}, where another mount covers it"), "unmount that first"];
+    run("mount", &["--bind", &other, &mnt]).ok();
+    nenrin(["umount", &images[0]]).fails(1, &told);
+    assert_eq!(fs::read_to_string(place.path("above/mnt/of")).unwrap(), images[1]);
+    assert_eq!(images.each_ref().map(|image| pid_of(image)), pids, "both go on");
+    // What is bound there, too, is meant where it was mounted.
+    nenrin(["umount", &images[1]]).ok();
+    assert_eq!(fs::read_to_string(place.path("above/mnt/of")).unwrap(), images[1]);
+    nenrin(["umount", &images[1]]).ok();
+    assert_eq!(fs::read_to_string(place.path("above/mnt/of")).unwrap(), images[0]);
+    // Nor where what covers it lies over a directory above it.
+    run("mount", &["-t", "tmpfs", "none", &above]).ok();
+    let out = fs::create_dir(&mnt).map(|()| nenrin(["umount", &images[0]]));
+    run("umount", &[&above]).ok();
+    out.unwrap().fails(1, &told);
+    assert_eq!(pid_of(&images[0]), pids[0]);
+    nenrin(["umount", &images[0]]).ok();
+    assert_eq!(images.each_ref().map(|image| pid_of(image)), [serde_json::Value::Null, serde_json::Value::Null]);
+}
+
+/// Where it is mounted for others only, the path that these have is of something else here.
+#[test]
+fn what_is_mounted_for_others_is_not_looked_for_here() {
+    if !can_mount() || !has("unshare") {
+        return;
+    }
+    let place = Place::with_volume();
+    let other = place.text("other");
+    nenrin(["mkfs", "--size", SIZE, &other]).ok();
+    place.mount("").ok();
+    let pid = place.pid();
+    let script = format!(
+        "{LET_GO}
+        umount -i mnt
+        $NENRIN mount other mnt
+        code=0; $NENRIN umount image || code=$?
+        grep -q \" $PWD/mnt \" /proc/self/mountinfo
+        $NENRIN umount other
+        exit $code"
+    );
+    fs::write(place.path("script"), script).unwrap();
+    let out = shell("exec unshare -m sh -e script", place.dir());
+    out.fails(1, &["is mounted in another mount name space, not here"]);
+    assert_eq!(place.pid(), pid);
+    place.umount().ok();
 }
 
 /// As mount(8) calls its helper, which waits for what is late.
@@ -139,6 +204,19 @@ fn what_is_not_there_is_told() {
     // Who may not read devices is told so.
     if let Some(out) = as_nobody(&place, &format!("exec $NENRIN info '{none}'")) {
         out.fails(1, &["no volume has this UUID"]);
+        // With the devices of this machine, where it has one that a volume fits on: others are not looked at.
+        let is_closed = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, _, kibibytes, name] = words[..] else { return false };
+            let meta = fs::metadata(Path::new("/dev").join(name));
+            kibibytes.parse().is_ok_and(|k: u64| k >= 8 << 10) && meta.is_ok_and(|m| m.mode() & 0o004 == 0)
+        };
+        if fs::read_to_string("/proc/partitions").is_ok_and(|table| table.lines().any(is_closed)) {
+            let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", "-u", "XDG_RUNTIME_DIR"];
+            let info = [&*place.text("nenrin"), "info", none].map(str::to_owned);
+            let args: Vec<&str> = nobody.into_iter().chain(info.iter().map(|arg| &**arg)).collect();
+            run("setpriv", &args).fails(1, &["no volume has this UUID", "permission denied; root may"]);
+        }
     }
 }
 

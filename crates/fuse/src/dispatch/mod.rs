@@ -434,7 +434,8 @@ impl Server {
                 let was_held = self.nodes.forget(id, lookups);
                 if was_held {
                     let volume = self.volume.clone();
-                    self.letting_go.run(move || volume.release(ino));
+                    // Nobody asks for it again.
+                    self.letting_go.run_anyhow(move || volume.release(ino));
                 }
             }
             Node::Own(_) => _ = self.past_nodes.forget(id, lookups),
