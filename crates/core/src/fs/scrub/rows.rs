@@ -87,7 +87,8 @@ impl Fs {
         }
         let rows = scrub.rows_in(&at_rest.segments);
         let has_nodes = self.lock().state.segments.get(segment).is_some_and(|s| s.nodes > 0);
-        if has_nodes && !broken(Break::RowsBelieved) {
+        // Nor is anything claimed of a volume that is only read.
+        if (has_nodes || self.options.read_only) && !broken(Break::RowsBelieved) {
             return Ok(false);
         }
         let named = if broken(Break::RowsBelieved) { Some(Vec::new()) } else { self.named_in(segment)? };
