@@ -44,13 +44,13 @@ fn a_bit_that_rots_before_a_cut_damages_nothing_else() {
     }
 }
 
-/// Rows of which the row log of a crash still has something, although their parity was durable.
+/// Rows of which the row log of a crash still has something, although their parity was durable: one seed in a dozen meets that.
 #[cfg(feature = "breaks")]
 #[test]
 fn parity_that_is_made_anew_of_rot_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     let parity = Members::new(3, Profile::Parity);
-    let lost = || cut(rot_cuts::<Core>, parity, 0..16).faults.get("Cut, and a bit wrong: Error").copied().unwrap_or(0);
+    let lost = || cut(rot_cuts::<Core>, parity, 20..32).faults.get("Cut, and a bit wrong: Error").copied().unwrap_or(0);
     let (sound, broken) = (lost(), with(Break::ParityOfUnknown, lost));
     assert!(sound < broken, "{sound} of what rotted was lost, and {broken} with the break");
 }
