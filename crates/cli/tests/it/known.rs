@@ -376,6 +376,8 @@ fn a_device_that_hangs_keeps_nobody() {
     for (mount, umount) in &outs {
         assert!(mount.code == 0 && umount.code == 0, "{outs:?}");
     }
-    let told = format!("{}: does not answer", outs[1].0.stderr.split(": ").nth(1).unwrap_or_default());
-    assert!(told.contains("/dev/loop") && outs[1].0.stderr.contains(&told), "{outs:?}");
+    // Where both were found before it had its time nothing is said of it.
+    let said = &outs[1].0.stderr;
+    let told = format!("{}: does not answer", said.split(": ").nth(1).unwrap_or_default());
+    assert!(said.is_empty() || told.contains("/dev/loop") && said.contains(&told), "{outs:?}");
 }
