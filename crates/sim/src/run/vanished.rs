@@ -112,7 +112,24 @@ impl<S: Subject> Run<S> {
         now: &[CheckpointInfo],
     ) -> Result<(), String> {
         let thins = matches!(op, Op::Tick | Op::Remount);
-        if gone.is_empty() || self.reasons.short || self.fs()?.is_laying() {
+        // Who asks for room has history let go where df does not tell of all that is kept back.
+        let asks = matches!(
+            op,
+            Op::Create { .. }
+                | Op::CreateWith { .. }
+                | Op::Tmpfile { .. }
+                | Op::Link { .. }
+                | Op::Rename { .. }
+                | Op::SetXattr { .. }
+                | Op::Write { .. }
+                | Op::WritePages { .. }
+                | Op::SetAttr { .. }
+                | Op::Allocate { .. }
+                | Op::CopyRange { .. }
+                | Op::CopyPast { .. }
+                | Op::CheckpointCreate { .. }
+        );
+        if gone.is_empty() || asks || self.reasons.short || self.fs()?.is_laying() {
             return Ok(());
         }
         if let Some(cno) = gone.iter().find(|cno| self.reasons.held.contains_key(cno)) {
