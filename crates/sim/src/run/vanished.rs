@@ -4,6 +4,7 @@
 //! which is applied by `tick` and before an unmount, and computed here from the clock and from when each was cut. Or room is short:
 //! without what history takes there was less than the call takes and a margin besides, or, for what goes on in the background, history
 //! has taken much of what is available; what is moved since devices came, went or changed their length takes all there is. One that somebody reads from goes for want of room only, and not in the background.
+//! Calls that ask for room are not judged: df does not tell of all that is kept back, by which they have history let go.
 
 use super::{Check, Run, Step};
 use crate::ops::Op;

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. Parity is made of a row only where all that the trees name in it, at that moment, is right where it lies: of what is not the parity
-//!    is the only right copy.
+//!    is the only right copy. Where all trees are walked for it that is a moment as long as the walk, in which a copy may escape it (0023).
 //! 2. Nothing is written to a row from when that is looked at until its parity is.
 
 use super::super::{Fs, Inner};
