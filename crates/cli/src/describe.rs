@@ -42,6 +42,7 @@ pub fn superblock(sb: &Superblock) -> Value {
                 "uuid": show_uuid(&d.uuid),
                 "blocks": d.blocks,
                 "member_generation": d.member_generation,
+                "stands_since": d.stands_since,
                 "active": d.active,
                 "removed": d.removed,
                 "target_blocks": d.target_blocks,

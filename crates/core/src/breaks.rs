@@ -652,6 +652,10 @@ pub enum Break {
     OldTwinsKept,
     /// That others went on is seen by a newer root alone, not by a newer table.
     MarkedUnseen,
+    /// A table whose numbers are lower than those of the newest is of the same line.
+    LinesByNumber,
+    /// An absent device counts as left out by whatever was last said of it.
+    LeftAnew,
     /// Segments stay closed that were to go when the device table was another.
     ClosedForGone,
     /// What a truncation held back while a checkpoint was cut asks for none when it is committed.

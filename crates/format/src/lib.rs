@@ -12,6 +12,7 @@
 //!    feature bit announces every use of them.
 #![forbid(unsafe_code)]
 
+mod band;
 pub mod features;
 pub mod heartbeat;
 pub mod items;

@@ -4,6 +4,10 @@
 //! hold [`SLOTS_PER_AREA`] slots each. Generation g is written to slot
 //! g mod [`SLOTS_PER_AREA`] of *both* areas, so that a rotten slot has a twin.
 
+use crate::band::decode_bands;
+pub use crate::band::{
+    BANDS_MAX, Band, BandDisk, NUMBERS_UNUSED_MAX, UNIT_BLOCKS, cells_of_segment, rows, segment_units,
+};
 use crate::disk_struct;
 use crate::features;
 use crate::layout::le::{I64, U16, U32, U64};
@@ -11,8 +15,6 @@ use crate::{Addr, BLOCK_BYTES, COUNTER_MAX, Epoch, Generation, Invalid, SegmentN
 
 /// State of an entry of the device table without a device.
 const REMOVED: u8 = 2;
-/// Segment numbers without a band that a volume may have.
-pub const NUMBERS_UNUSED_MAX: u64 = 1 << 24;
 
 /// "NENRIN年" in UTF-8 without the last byte: eight bytes.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"NENRIN\xe5\xb9";
@@ -25,10 +27,6 @@ pub const SLOTS_PER_AREA: u64 = 4;
 pub const SLOT_BLOCK: u64 = 4;
 /// Devices a volume may have.
 pub const DEVICES_MAX: usize = 32;
-/// Bands of a volume.
-pub const BANDS_MAX: usize = 8;
-/// Blocks in a unit: what lies together on one device.
-pub const UNIT_BLOCKS: u32 = 16;
 /// Longest label in bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
 
@@ -43,8 +41,8 @@ disk_struct! {
         pub member_generation: U64,
         /// 0 absent, 1 active, 2 no device: the entry is not used, or its device was removed.
         pub state: u8,
-        /// Must be zero.
-        pub reserved: [u8; 7],
+        /// Number of the change by which the place became what `state` and `uuid` say of it; 0 for `member_generation`.
+        pub stands_since: [u8; 7],
         /// Blocks that it shall have: fewer than `blocks` while it is being emptied from there on, 0 before it is removed.
         pub target_blocks: U64,
     }
@@ -75,30 +73,6 @@ disk_struct! {
         pub copies: U32,
         /// Must be zero.
         pub reserved: U32,
-    }
-}
-
-disk_struct! {
-    /// Consecutive segments that lie on the same devices in the same way.
-    pub struct BandDisk [256] {
-        /// Its first segment.
-        pub first_segment: U64,
-        /// Segments in it; 0 for an entry that is not used.
-        pub segments: U64,
-        /// Devices that it lies on.
-        pub width: u8,
-        /// Copies of each block, on as many devices.
-        pub copies: u8,
-        /// 1 where units lie in rows with parity; else 0.
-        pub parity: u8,
-        /// Must be zero.
-        pub reserved: [u8; 5],
-        /// Indices of these devices in the device table; then zeros.
-        pub devices: [u8; 32],
-        /// Where it begins on each of them, in units behind the head area; then zeros.
-        pub starts: [U32; 32],
-        /// Must be zero.
-        pub reserved2: [u8; 72],
     }
 }
 
@@ -349,7 +323,10 @@ pub struct DeviceEntry {
     pub blocks: u64,
     /// Number of the change of the device table that last changed this entry.
     pub member_generation: u64,
-    /// Everything was written to it; else it misses what was written since `member_generation`.
+    /// Number of the change by which it became what it is: active, absent, removed, this very device. What else changes it leaves
+    /// that: a table without that change is older, and one in which another change has the number is of another line.
+    pub stands_since: u64,
+    /// Everything was written to it; else it misses what was written since `stands_since`.
     pub active: bool,
     /// There is no device any more, or not yet.
     pub removed: bool,
@@ -361,140 +338,18 @@ impl DeviceEntry {
     /// A member that has everything and stays as it is.
     #[must_use]
     pub const fn active(uuid: [u8; 16], blocks: u64, member_generation: u64) -> Self {
-        Self { uuid, blocks, member_generation, active: true, removed: false, target_blocks: blocks }
+        let stands_since = member_generation;
+        Self { uuid, blocks, member_generation, stands_since, active: true, removed: false, target_blocks: blocks }
+    }
+    /// It becomes active, or absent, by the change with this number.
+    pub const fn stand(&mut self, active: bool, number: u64) {
+        (self.active, self.member_generation, self.stands_since) = (active, number, number);
     }
     /// Whether it is to be removed.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {
         !self.removed && self.target_blocks == 0
     }
-}
-
-/// Consecutive segments that lie on the same devices in the same way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Band {
-    /// Its first segment.
-    pub first: SegmentNo,
-    /// Segments in it.
-    pub segments: u64,
-    /// Copies of each block, on as many devices.
-    pub copies: u8,
-    /// Units lie in rows, each with a unit of parity.
-    pub parity: bool,
-    /// Index in the device table, and where the band begins there, in units behind the head area.
-    pub members: Vec<(u8, u32)>,
-}
-
-impl Band {
-    /// First block behind the band on each of its devices, counted from the start of that device.
-    #[must_use]
-    pub fn end_block(&self, column: usize, segment_blocks: u32) -> u64 {
-        let (start, units) = self.units(column, segment_blocks);
-        AREA_BLOCKS.saturating_add(start.saturating_add(units).saturating_mul(u64::from(UNIT_BLOCKS)))
-    }
-    /// The units that the band takes on one of its devices: the first, and how many.
-    #[must_use]
-    pub fn units(&self, column: usize, segment_blocks: u32) -> (u64, u64) {
-        let start = self.members.get(column).map_or(0, |m| u64::from(m.1));
-        let cells = self.cells_of(self.segments, segment_blocks).saturating_sub(column as u64);
-        (start, cells.div_ceil((self.members.len() as u64).max(1)))
-    }
-    /// Cells of so many of its segments.
-    #[must_use]
-    pub fn cells_of(&self, segments: u64, segment_blocks: u32) -> u64 {
-        let width = self.members.len() as u32;
-        segments.saturating_mul(cells_of_segment(segment_blocks, width, u32::from(self.copies), self.parity))
-    }
-    /// First segment number behind the band.
-    #[must_use]
-    pub const fn end(&self) -> u64 {
-        self.first.0.saturating_add(self.segments)
-    }
-    /// Where the same rule begins so many cells later, or earlier; `None` before the first unit of a device.
-    #[must_use]
-    pub fn members_from(&self, cells: i64) -> Option<Vec<(u8, u32)>> {
-        let width = self.members.len() as i64;
-        let member = |column: i64| {
-            let cell = column.checked_add(cells)?;
-            let (device, start) = self.members[cell.rem_euclid(width) as usize];
-            let start = i64::from(start).checked_add(cell.div_euclid(width))?;
-            Some((device, u32::try_from(start).ok()?))
-        };
-        (0..width).map(member).collect()
-    }
-    /// A part of it, or what it would be if it were longer: `count` segments from its segment `from` on, without numbers.
-    #[must_use]
-    pub fn part(&self, from: i64, count: u64, segment_blocks: u32) -> Option<Self> {
-        let cells = from.checked_mul(i64::try_from(self.cells_of(1, segment_blocks)).ok()?)?;
-        let members = self.members_from(cells)?;
-        Some(Self { first: SegmentNo(0), segments: count, members, ..*self })
-    }
-    fn encode(&self) -> BandDisk {
-        let mut d = BandDisk::zeroed();
-        d.first_segment.set(self.first.0);
-        d.segments.set(self.segments);
-        d.width = self.members.len() as u8;
-        d.copies = self.copies;
-        d.parity = u8::from(self.parity);
-        for (i, (device, start)) in self.members.iter().enumerate() {
-            d.devices[i] = *device;
-            d.starts[i].set(*start);
-        }
-        d
-    }
-    /// `None` for an entry that is not used.
-    fn decode(d: &BandDisk, devices: usize, segment_blocks: u32) -> Result<Option<Self>, Invalid> {
-        if d.segments.get() == 0 {
-            return Ok(None);
-        }
-        let width = usize::from(d.width);
-        if !(1..=devices).contains(&width) || !(1..=2).contains(&d.copies) || usize::from(d.copies) > width {
-            return Err(Invalid::Bounds);
-        }
-        if d.parity > 1 || d.parity == 1 && (d.copies != 1 || width < 2) {
-            return Err(Invalid::Bounds);
-        }
-        let members: Vec<(u8, u32)> = (0..width).map(|i| (d.devices[i], d.starts[i].get())).collect();
-        let mut seen = [false; DEVICES_MAX];
-        for (device, _) in &members {
-            match seen.get_mut(usize::from(*device)).filter(|_| usize::from(*device) < devices) {
-                Some(s) if !*s => *s = true,
-                _ => return Err(Invalid::Bounds),
-            }
-        }
-        let (first, segments) = (SegmentNo(d.first_segment.get()), d.segments.get());
-        let this = Self { first, segments, copies: d.copies, parity: d.parity == 1, members };
-        let end = this.first.0.checked_add(this.segments).ok_or(Invalid::Bounds)?;
-        // Addresses have 42 bits for the segment, and offsets on a device must stay offsets.
-        let far = (0..width).any(|i| this.end_block(i, segment_blocks) > COUNTER_MAX / BLOCK_BYTES as u64);
-        if end >> 42 != 0 || far || (width > 1 && segment_blocks % UNIT_BLOCKS != 0) {
-            return Err(Invalid::Bounds);
-        }
-        Ok(Some(this))
-    }
-}
-
-/// Units of a segment.
-#[must_use]
-pub const fn segment_units(segment_blocks: u32) -> u32 {
-    segment_blocks.div_ceil(UNIT_BLOCKS)
-}
-
-/// Cells that a segment takes in a band over `width` devices: its units, and their copies or the parity of its rows.
-#[must_use]
-pub fn cells_of_segment(segment_blocks: u32, width: u32, copies: u32, parity: bool) -> u64 {
-    let units = u64::from(segment_units(segment_blocks));
-    match parity {
-        true => units + units.div_ceil(u64::from(width.max(2) - 1)),
-        false => units * u64::from(copies),
-    }
-}
-
-/// Units that so many segments take on each of `width` devices, with so many copies.
-#[must_use]
-pub fn rows(segments: u64, segment_blocks: u32, width: u32, copies: u32, parity: bool) -> u64 {
-    let cells = segments.saturating_mul(cells_of_segment(segment_blocks, width, copies, parity));
-    cells.div_ceil(u64::from(width.max(1)))
 }
 
 /// A decoded root slot.
@@ -653,6 +508,7 @@ impl Superblock {
             slot.blocks.set(e.blocks);
             slot.member_generation.set(e.member_generation);
             slot.state = if e.removed { REMOVED } else { u8::from(e.active) };
+            slot.stands_since.copy_from_slice(&e.stands_since.to_le_bytes()[..7]);
             slot.target_blocks.set(e.target_blocks);
         }
         for (slot, trouble) in d.troubles.iter_mut().zip(&self.troubles) {
@@ -698,7 +554,10 @@ impl Superblock {
         if counters.iter().any(|n| *n > COUNTER_MAX) {
             return Err(Invalid::Bounds);
         }
-        let far = |e: &DeviceDisk| e.member_generation.get() > COUNTER_MAX || e.target_blocks.get() > e.blocks.get();
+        let far = |e: &DeviceDisk| {
+            let last = e.member_generation.get();
+            last > COUNTER_MAX || stands_since(e) > last || e.target_blocks.get() > e.blocks.get()
+        };
         if d.devices[..count].iter().any(far) {
             return Err(Invalid::Bounds);
         }
@@ -734,6 +593,7 @@ impl Superblock {
                     uuid: e.uuid,
                     blocks: e.blocks.get(),
                     member_generation: e.member_generation.get(),
+                    stands_since: stands_since(e),
                     active: e.state == 1,
                     removed: e.state == REMOVED,
                     target_blocks: e.target_blocks.get(),
@@ -752,19 +612,14 @@ impl Superblock {
     }
 }
 
-/// Bands are in the order of their numbers, and there is at least one.
-fn decode_bands(disk: &[BandDisk], devices: usize, segment_blocks: u32) -> Result<Vec<Band>, Invalid> {
-    let mut bands: Vec<Band> = Vec::new();
-    let mut unused = 0;
-    for d in disk {
-        let Some(band) = Band::decode(d, devices, segment_blocks)? else { break };
-        unused += match band.first.0.checked_sub(bands.last().map_or(0, Band::end)) {
-            Some(n) if n <= NUMBERS_UNUSED_MAX => n,
-            _ => return Err(Invalid::Bounds),
-        };
-        bands.push(band);
+/// A program that did not know it left zeros: what it changed last may have been anything.
+fn stands_since(e: &DeviceDisk) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..7].copy_from_slice(&e.stands_since);
+    match u64::from_le_bytes(bytes) {
+        0 => e.member_generation.get(),
+        number => number,
     }
-    if bands.is_empty() || unused > NUMBERS_UNUSED_MAX { Err(Invalid::Bounds) } else { Ok(bands) }
 }
 
 /// Blocks that the areas and `segments` segments take on a device.

@@ -44,7 +44,12 @@ fn row_log() -> [RowLog; 2] {
 }
 
 fn superblock() -> Superblock {
-    let device = |uuid, active| DeviceEntry { active, target_blocks: 0x8000, ..DeviceEntry::active(uuid, 0x1_0020, 4) };
+    let device = |uuid, active| DeviceEntry {
+        active,
+        target_blocks: 0x8000,
+        stands_since: 3,
+        ..DeviceEntry::active(uuid, 0x1_0020, 4)
+    };
     Superblock {
         device_index: 0,
         uuid: *b"0123456789abcdef",

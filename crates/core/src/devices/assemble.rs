@@ -3,11 +3,12 @@
 //! | the newest table says of a device | what is on it | verdict |
 //! |---|---|---|
 //! | anything | a table with a change of any device that the newest does not know | diverged |
+//! | anything | a table without a device that the newest has, and had without a break since before that | diverged |
 //! | active | a root, at most one generation behind | a member |
 //! | active | a root further behind | stale: an old copy |
 //! | another device, or none | anything older | no member: it was removed, or never quite added |
-//! | absent | a table older than that | stale: it misses what was written since |
-//! | absent | a table not older than that | diverged: it was written to without the others |
+//! | absent | a table from before it became that | stale: it misses what was written since |
+//! | absent | a later table | diverged: it was written to without the others |
 //! | active, with another identity | a table that the newest knows | replaced: no member any more |
 //!
 //! A device that was about to take a member's place has that place in its only root. If the others went on without it
@@ -127,7 +128,7 @@ fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
     let index = usize::from(own.device_index);
     let Some(entry) = newest.devices.get(index) else { return Verdict::Former };
     let known = |(a, b): (&DeviceEntry, &DeviceEntry)| a.member_generation < b.member_generation || a == b;
-    if !own.devices.iter().zip(&newest.devices).all(known) {
+    if !own.devices.iter().zip(&newest.devices).all(known) || went_on_without(own, newest) {
         return Verdict::Diverged;
     }
     if entry.removed {
@@ -140,9 +141,23 @@ fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
     match entry.active {
         true if own.generation.0.saturating_add(1) < newest.generation.0 => Verdict::Stale,
         true => Verdict::Member,
-        false if own.table_generation() < entry.member_generation => Verdict::Stale,
+        false if own.table_generation() < left_at(entry) => Verdict::Stale,
         false => Verdict::Diverged,
     }
+}
+
+/// Since when a device misses something. What else was said of it since (that it is to be removed, and is not) tells nothing of that.
+fn left_at(entry: &DeviceEntry) -> u64 {
+    if broken(Break::LeftAnew) { entry.member_generation } else { entry.stands_since }
+}
+
+/// Whether a table lacks a device that the newest one never did without: who goes on alone leaves out whoever goes on without it, and numbers of
+/// changes are counted on in both lines.
+fn went_on_without(own: &Superblock, newest: &Superblock) -> bool {
+    let never = |(a, b): (&DeviceEntry, &DeviceEntry)| {
+        !a.active && !a.removed && b.active && b.stands_since <= a.stands_since && !broken(Break::LinesByNumber)
+    };
+    own.devices.iter().zip(&newest.devices).any(never)
 }
 
 /// Which table, and then which root, is newer.
@@ -469,6 +484,61 @@ mod tests {
             assert!(is_unfinished(&new, 1, &went_on), "that the others went on is not seen");
             assert!(!is_unfinished(&new, 2, &went_on) && !is_unfinished(&went_on, 1, &new));
         }
+    }
+
+    /// Something else was said of an entry, by a change with this number.
+    fn said(entry: &mut DeviceEntry, number: u64) {
+        entry.member_generation = number;
+    }
+
+    /// Both went on alone, and in the line that counts something else was said of both since.
+    fn both_entries_changed_since() {
+        let base = super::super::tests::superblock();
+        let mut newest = root(&base, 0, 20, [(true, 1), (false, 2)]);
+        said(&mut newest.devices[1], 4);
+        assert_eq!(verdict(&newest, &root(&base, 1, 10, [(true, 1), (true, 1)])), Verdict::Stale);
+        said(&mut newest.devices[0], 5);
+        let other = root(&base, 1, 10, [(false, 2), (true, 1)]);
+        assert_eq!(verdict(&newest, &other), Verdict::Diverged, "what was written there goes");
+        // It has been replaced in the line that counts.
+        newest.devices[1].uuid = [9; 16];
+        newest.devices[1].stand(true, 6);
+        assert_eq!(verdict(&newest, &other), Verdict::Diverged, "what was written there goes");
+        assert_eq!(verdict(&newest, &root(&base, 1, 10, [(true, 1), (true, 1)])), Verdict::Replaced);
+        // One that was out, and is back since, was not there: it is no sign of another line.
+        let both = root(&base, 0, 30, [(true, 5), (true, 1)]);
+        assert_eq!(verdict(&both, &root(&base, 1, 29, [(false, 2), (true, 1)])), Verdict::Member);
+    }
+
+    /// The same, where the one device that went on was replaced, too: nothing that is there was never without the other.
+    fn who_went_on_was_replaced_since() {
+        let base = super::super::tests::superblock();
+        let mut newest = root(&base, 0, 20, [(true, 5), (false, 2)]);
+        newest.devices[0].uuid = [9; 16];
+        said(&mut newest.devices[1], 4);
+        let other = root(&base, 1, 10, [(false, 2), (true, 1)]);
+        assert_eq!(verdict(&newest, &other), Verdict::Diverged, "it is taken for stale");
+        assert_eq!(verdict(&newest, &root(&base, 1, 10, [(true, 1), (true, 1)])), Verdict::Stale);
+    }
+
+    #[test]
+    fn lines_whose_entries_changed_since_are_told_apart() {
+        both_entries_changed_since();
+        who_went_on_was_replaced_since();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "what was written there goes")]
+    fn lines_that_are_compared_by_numbers_are_noticed() {
+        crate::breaks::with(Break::LinesByNumber, both_entries_changed_since);
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "it is taken for stale")]
+    fn a_device_that_counts_as_left_out_anew_is_noticed() {
+        crate::breaks::with(Break::LeftAnew, who_went_on_was_replaced_since);
     }
 
     #[test]

@@ -356,7 +356,7 @@ impl Devices {
         let Some(superblock) = &mut table.superblock else { return Ok(()) };
         let number = superblock.table_generation() + 1;
         if let Some(entry) = superblock.devices.get_mut(usize::from(joiner.index)) {
-            (entry.active, entry.member_generation) = (true, number);
+            entry.stand(true, number);
         }
         let others = self.roster().without(joiner.index);
         joiner.stand(Standing::Active as u8);
@@ -379,7 +379,7 @@ impl Devices {
     ) -> Result<Result<(), (Arc<Member>, DeviceError)>, DeviceError> {
         let Some(mut superblock) = table.superblock.clone() else { return Err(DeviceError::Missing) };
         let old = roster.member(joiner.index).cloned();
-        let member_generation = superblock.table_generation() + 1;
+        let number = superblock.table_generation() + 1;
         let Some(entry) = superblock.devices.get_mut(usize::from(joiner.index)) else {
             return Err(DeviceError::Missing);
         };
@@ -387,7 +387,8 @@ impl Devices {
         // As much of it is used as of the old one, where it has that; resizing changes that.
         let most = joiner.device.as_ref().map_or(0, |d| d.geometry().bytes / BLOCK_BYTES as u64);
         let (blocks, target_blocks) = (used.min(most), entry.target_blocks.min(most));
-        *entry = DeviceEntry { uuid, blocks, target_blocks, member_generation, active: true, ..*entry };
+        *entry = DeviceEntry { uuid, blocks, target_blocks, ..*entry };
+        entry.stand(true, number);
         is_writable(&superblock)?;
         let old = old.and_then(|m| m.device.clone());
         if let (Some(old), true) = (&old, broken(Break::OldEndedEarly)) {

@@ -603,8 +603,7 @@ impl Devices {
             roster.tell_troubles(superblock);
             for (m, entry) in roster.members.iter().zip(&mut superblock.devices) {
                 if entry.active && !m.is_active() && expected != Some(m.index) {
-                    entry.active = false;
-                    entry.member_generation = number;
+                    entry.stand(false, number);
                 }
             }
             let Err((member, error)) = write_table(&roster, superblock) else { break };

@@ -40,6 +40,7 @@ mod landmarks;
 mod laying;
 mod leading;
 mod lengths;
+mod lines;
 mod little;
 mod lost_flush;
 mod lost_inode;

@@ -61,7 +61,7 @@ impl Fs {
         // The others first: a device that they do not know must never be what a volume goes by.
         self.change_table(|entries, number| {
             entries.resize(entries.len().max(index + 1), entry);
-            entries[index] = DeviceEntry { member_generation: number, ..entry };
+            entries[index] = DeviceEntry::active(uuid, blocks, number);
         })?;
         if let Err(e) = self.storage.take_in(index as u16, device) {
             self.unlist(index as u16)?;
@@ -282,7 +282,8 @@ impl Fs {
         let device = self.storage.unseat(index);
         self.change_table(|entries, number| {
             if let Some(e) = entries.get_mut(usize::from(index)) {
-                (e.removed, e.active, e.member_generation) = (true, false, number);
+                e.removed = true;
+                e.stand(false, number);
                 (e.blocks, e.target_blocks) = (0, 0);
             }
         })?;
