@@ -3,8 +3,9 @@
 //! Invariants
 //! 1. Nothing is asked for that the kernel did not offer, so that one program
 //!    serves every kernel from protocol 7.31 (Linux 5.4) on.
-//! 2. ACLs are only agreed on together with the umask being ours, since a
-//!    default ACL takes its place.
+//! 2. The umask is ours wherever the kernel offers that, since a default ACL
+//!    takes its place, and is obeyed also where the kernel knows of none.
+//!    The kernel obeys ACLs only together with that.
 
 use crate::proto::abi::{InitIn, InitOut};
 use crate::proto::flags::{MAJOR, MINOR, MINOR_MIN, init};
@@ -102,6 +103,7 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
         | init::HANDLE_KILLPRIV_V2
         | init::SETXATTR_EXT
         | init::INIT_EXT
+        | init::DONT_MASK
         | init::DIRECT_IO_ALLOW_MMAP;
     if wishes.writeback {
         wanted |= init::WRITEBACK_CACHE;
@@ -109,9 +111,8 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
     if wishes.rings {
         wanted |= init::OVER_IO_URING;
     }
-    const ACL: u64 = init::POSIX_ACL | init::DONT_MASK;
-    if wishes.acl && offered & ACL == ACL {
-        wanted |= ACL;
+    if wishes.acl && offered & init::DONT_MASK != 0 {
+        wanted |= init::POSIX_ACL;
     }
     let agreed = wanted & offered;
     let out = InitOut {
@@ -164,7 +165,10 @@ mod tests {
         let (out, agreed) = serve(&offer, Wishes { writeback: false, acl: false, rings: false, page_bytes: 65536 });
         assert!(!agreed.writeback() && !agreed.acl());
         assert_eq!(out.max_pages, 16);
-        assert_eq!(u64::from(out.flags) & init::DONT_MASK, 0);
+        let acl_flags = |out: &InitOut| u64::from(out.flags) & (init::DONT_MASK | init::POSIX_ACL);
+        assert_eq!(acl_flags(&out), init::DONT_MASK, "a default list takes the place of the umask all the same");
+        let unmasked = InitIn { flags: u32::MAX & !(init::DONT_MASK as u32), ..offer };
+        assert_eq!(acl_flags(&serve(&unmasked, ALL).0), 0);
         assert_eq!(u64::from(out.flags2), init::DIRECT_IO_ALLOW_MMAP >> 32);
         let (out, agreed) = serve(&offer, ALL);
         assert!(agreed.writeback() && agreed.acl() && agreed.setxattr_ext());

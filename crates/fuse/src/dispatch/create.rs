@@ -83,7 +83,8 @@ impl Server {
             return Ok(plain);
         }
         let dir = self.attr_of(parent)?;
-        let default = if self.agreed.acl() { self.acl_of(At::Live, parent, acl::DEFAULT)? } else { None };
+        // Also where no list can be set: what is there is obeyed.
+        let default = self.acl_of(At::Live, parent, acl::DEFAULT)?;
         if default.is_none() && dir.mode & SET_GID == 0 {
             return Ok(plain);
         }
@@ -201,25 +202,52 @@ mod tests {
     use nenrin_core::Fs;
     use std::sync::Arc;
 
+    const WISHES: Wishes = Wishes { writeback: false, acl: true, rings: false, page_bytes: 4096 };
+
     fn server() -> Arc<Server> {
         volume_and_server().1
     }
 
     fn volume_and_server() -> (Arc<Fs>, Arc<Server>) {
-        let (fs, server, _) = testing::server(Wishes { writeback: false, acl: true, rings: false, page_bytes: 4096 });
+        let (fs, server, _) = testing::server(WISHES);
         (fs, server)
+    }
+
+    /// A list from tags, permissions and ids.
+    fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let entry = |(tag, perm, id): &(u16, u16, u32)| {
+            [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        [2u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat()
+    }
+
+    /// Where the front end checks permissions none can be set, but what is there shuts out whom it shuts out elsewhere.
+    #[test]
+    fn lists_are_inherited_where_none_can_be_set() {
+        let wishes = Wishes { acl: false, ..WISHES };
+        let (fs, server, _) = testing::server_with(wishes, |behaviour| behaviour.own_check = true);
+        const NO: u32 = u32::MAX;
+        let default = list(&[(1, 7, NO), (2, 7, 1001), (4, 5, NO), (16, 7, NO), (32, 0, NO)]);
+        fs.setxattr(Ino::ROOT, acl::DEFAULT, &default, nenrin_core::XattrMode::Any).unwrap();
+        let head = InHeader { nodeid: Ino::ROOT.0, ..Default::default() };
+        let file = server.mknod(&head, b"file", libc::S_IFREG | 0o666, 0o027, 0).unwrap();
+        let dir = server.mknod(&head, b"dir", libc::S_IFDIR | 0o777, 0o027, 0).unwrap();
+        assert!(!server.plain_directories.contains(Ino::ROOT.0));
+        let unnamed =
+            server.make_tmpfile(&head, &CreateIn { mode: 0o666, umask: 0o027, ..Default::default() }).unwrap();
+        assert_eq!([file.mode, dir.mode, unnamed.mode].map(|mode| mode & 0o7777), [0o660, 0o770, 0o660]);
+        let of_file = list(&[(1, 6, NO), (2, 7, 1001), (4, 5, NO), (16, 6, NO), (32, 0, NO)]);
+        let kept = |ino: Ino, name: &[u8]| fs.getxattr(At::Live, ino, name).ok();
+        assert_eq!((kept(file.ino, acl::ACCESS), kept(file.ino, acl::DEFAULT)), (Some(of_file.clone()), None));
+        assert_eq!((kept(dir.ino, acl::ACCESS), kept(dir.ino, acl::DEFAULT)), (Some(default.clone()), Some(default)));
+        assert_eq!(kept(unnamed.ino, acl::ACCESS), Some(of_file));
+        server.volume.release(unnamed.ino);
     }
 
     /// No state of the past, nor what a crash recovers to, lets in whom the list of a new inode shuts out.
     #[test]
     fn no_state_has_an_inode_without_the_lists_it_inherits() {
         let (fs, server) = volume_and_server();
-        let list = |entries: &[(u16, u16, u32)]| {
-            let entry = |(tag, perm, id): &(u16, u16, u32)| {
-                [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
-            };
-            [2u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat()
-        };
         // Whoever is in group 7 may do nothing, though others may look.
         let shuts_out = list(&[(1, 7, u32::MAX), (4, 5, u32::MAX), (8, 0, 7), (16, 5, u32::MAX), (32, 5, u32::MAX)]);
         fs.setxattr(Ino::ROOT, acl::DEFAULT, &shuts_out, nenrin_core::XattrMode::Any).unwrap();

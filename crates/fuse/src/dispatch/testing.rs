@@ -1,17 +1,18 @@
 //! The serving side of a new volume, for a kernel that is told and asks nothing.
 
 use super::{Behaviour, Server};
-use crate::init::{self, Answer, Wishes};
+use crate::init::{self, Answer, TRANSFER_BYTES_MAX, Wishes};
 use crate::notify::Notifier;
-use crate::proto::abi::{InitIn, OutHeader};
-use crate::transport::{Reply, Sink};
+use crate::proto::abi::{InHeader, InitIn, OutHeader, WRITE_PREFIX_BYTES};
+use crate::proto::flags::Opcode;
+use crate::transport::{Reply, RequestBuffer, Sink};
 use nenrin_core::{At, Clock, Fs, MkfsOptions, MountOptions, mkfs_on};
 use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::Time;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 struct StandingClock;
 
@@ -48,13 +49,34 @@ impl Kept {
     }
 }
 
+/// A request as it comes from the kernel, with what is behind its header.
+pub(super) fn request(unique: u64, opcode: Opcode, nodeid: u64, body: &[u8]) -> RequestBuffer {
+    let len = (size_of::<InHeader>() + body.len()) as u32;
+    let head = InHeader { len, opcode: opcode as u32, unique, nodeid, ..Default::default() };
+    let all = [head.as_bytes(), body].concat();
+    let mut request = RequestBuffer::new(TRANSFER_BYTES_MAX);
+    let (front, rest) = all.split_at(all.len().min(WRITE_PREFIX_BYTES));
+    let fill = |parts: &mut [IoSliceMut<'_>]| {
+        parts[0][..front.len()].copy_from_slice(front);
+        parts[1][..rest.len()].copy_from_slice(rest);
+        Ok(all.len())
+    };
+    request.fill(fill).unwrap();
+    request
+}
+
 /// A volume, its serving side, and what that sends.
 pub(super) fn server(wishes: Wishes) -> (Arc<Fs>, Arc<Server>, Arc<Kept>) {
+    server_with(wishes, |_| ())
+}
+
+/// The same, with what is `special` to it.
+pub(super) fn server_with(wishes: Wishes, special: impl FnOnce(&mut Behaviour)) -> (Arc<Fs>, Arc<Server>, Arc<Kept>) {
     let devices: Vec<Arc<dyn BlockDevice>> = vec![Arc::new(MemDevice::new(64 << 20))];
     let clock: Arc<dyn Clock> = Arc::new(StandingClock);
     mkfs_on(&devices, &clock, &MkfsOptions::default()).unwrap();
     let fs = Fs::open(devices, clock, MountOptions::default()).unwrap();
-    let behaviour = Behaviour {
+    let mut behaviour = Behaviour {
         left_bytes_max: 0,
         at: At::Live,
         read_only: false,
@@ -63,6 +85,7 @@ pub(super) fn server(wishes: Wishes) -> (Arc<Fs>, Arc<Server>, Arc<Kept>) {
         valid: Duration::from_secs(3600),
         past: None,
     };
+    special(&mut behaviour);
     let offer = InitIn { major: 7, minor: 45, flags: u32::MAX, flags2: u32::MAX, ..Default::default() };
     let Answer::Serve(_, agreed) = init::negotiate(&offer, wishes) else { panic!("refused") };
     let kept = Arc::new(Kept::default());

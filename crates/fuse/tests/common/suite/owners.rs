@@ -21,7 +21,7 @@ fn chmod(p: &Path, mode: u32) {
 }
 /// A list from (tag, permissions, id); tags are 1 owner, 2 user, 4 owning
 /// group, 8 group, 16 mask, 32 other.
-fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
         bytes.extend(tag.to_le_bytes());
