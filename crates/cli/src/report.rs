@@ -60,6 +60,16 @@ pub fn checkpoint(info: &CheckpointInfo) -> CheckpointData {
         asked: info.asked,
         frees_bytes: None,
         landmarks_only: false,
+        held_back_files: None,
+    }
+}
+
+/// What a state that was just made does not have, in a line.
+pub fn held_back(made: &CheckpointData) -> Option<String> {
+    match made.held_back_files? {
+        0 => None,
+        1 => Some("of one file that a program has emptied and is still writing anew it has the old content".into()),
+        n => Some(format!("of {n} files that programs have emptied and are still writing anew it has the old content")),
     }
 }
 

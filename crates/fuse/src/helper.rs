@@ -1,18 +1,38 @@
 //! A thread for what no serving thread may wait for: whole-volume syncs, what is
 //! let go of, and changes that first need the kernel to write out its pages.
 
+use crate::sys;
+use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 type Job = Box<dyn FnOnce() + Send>;
+type Running = Option<(Sender<Job>, JoinHandle<()>)>;
 
-/// Runs jobs one after the other on a thread that is started with the first.
-pub(crate) struct Helper(Mutex<Option<(Sender<Job>, JoinHandle<()>)>>);
+/// Runs jobs one after the other on a thread that is started with the first, if it was not before.
+pub(crate) struct Helper(Mutex<Running>);
 
 impl Helper {
     pub fn new() -> Self {
         Self(Mutex::new(None))
+    }
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// There can be no more.
+    pub fn start(&self) -> io::Result<()> {
+        self.started(&mut self.lock())
+    }
+    fn started(&self, running: &mut Running) -> io::Result<()> {
+        if running.is_none() {
+            let (sender, jobs) = mpsc::channel();
+            *running = Some((sender, start("nenrin-helper", jobs)?));
+        }
+        Ok(())
     }
     /// Has `job` run. A job that cannot be is dropped, which answers its request.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
@@ -26,11 +46,9 @@ impl Helper {
     }
     /// Gives `job` to the thread, or back where there is none.
     fn take(&self, job: Job) -> Result<(), Job> {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.is_none() {
-            let (sender, jobs) = mpsc::channel();
-            *running = start("nenrin-helper", jobs).map(|thread| (sender, thread));
-        }
+        let mut running = self.lock();
+        // Where that fails the job is the caller's again.
+        let _ = self.started(&mut running);
         match &*running {
             // The receiving end lives as long as this one does.
             Some((sender, _)) => sender.send(job).map_err(|mpsc::SendError(job)| job),
@@ -39,7 +57,7 @@ impl Helper {
     }
     /// Waits until every job has run.
     pub fn finish(&self) {
-        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = self.lock().take();
         if let Some((sender, thread)) = running {
             drop(sender);
             let _ = thread.join();
@@ -47,16 +65,17 @@ impl Helper {
     }
 }
 
-/// A thread for these jobs; nothing where there can be no more.
-fn start(name: &str, jobs: Receiver<Job>) -> Option<JoinHandle<()>> {
+/// A thread for these jobs.
+fn start(name: &str, jobs: Receiver<Job>) -> io::Result<JoinHandle<()>> {
     #[cfg(test)]
-    if tests::NO_THREADS.get() {
-        return None;
+    if NO_THREADS.get() {
+        return Err(io::ErrorKind::WouldBlock.into());
     }
-    thread::Builder::new().name(name.into()).spawn(move || work(jobs)).ok()
+    thread::Builder::new().name(name.into()).spawn(move || work(jobs))
 }
 
 fn work(jobs: Receiver<Job>) {
+    let _ = sys::set_io_flusher();
     for job in jobs {
         // A job that panics must not take the later ones with it.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
@@ -71,7 +90,7 @@ impl Apart {
     /// Has `job` run: by the calling thread where no other can be started.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let (sender, jobs) = mpsc::channel::<Job>();
-        let Some(started) = start("nenrin-apart", jobs) else { return job() };
+        let Ok(started) = start("nenrin-apart", jobs) else { return job() };
         // It waits for that.
         let _ = sender.send(Box::new(job));
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,14 +106,14 @@ impl Apart {
 }
 
 #[cfg(test)]
+thread_local! {
+    /// This thread can start none.
+    pub(crate) static NO_THREADS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
-
-    thread_local! {
-        /// This thread can start none.
-        pub(super) static NO_THREADS: Cell<bool> = const { Cell::new(false) };
-    }
 
     #[test]
     fn where_no_thread_starts_what_has_to_be_done_is_done_in_place() {

@@ -253,6 +253,10 @@ impl Session {
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());
         let server = Arc::new(Server::new(volume, behaviour, agreed, notifier));
+        if !read_only {
+            let failed = |e| MountError::Io("a thread cannot be started", seat.directory().to_owned(), e);
+            server.start_helpers().map_err(failed)?;
+        }
         let threads_max = options.threads_max.max(receivers.len());
         Ok(Self { server, device, queues, receivers, threads_max, mount, ended: Arc::default(), ticker })
     }

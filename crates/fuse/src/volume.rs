@@ -63,7 +63,8 @@ pub trait Volume: Send + Sync {
         bytes: u64,
         writer: Writer,
     ) -> Result<u64>;
-    fn flush(&self, ino: Ino) -> Result<()>;
+    fn note_closed(&self, ino: Ino) -> Result<()>;
+    fn write_closed(&self, ino: Ino) -> Result<()>;
 
     fn fsync(&self, ino: Ino, done: Done);
     fn fsync_once(&self, ino: Ino, done: Done) -> bool {
@@ -185,8 +186,11 @@ impl Volume for Fs {
     ) -> Result<u64> {
         Self::copy_range_at(self, at, from, from_offset, to, to_offset, bytes, writer)
     }
-    fn flush(&self, ino: Ino) -> Result<()> {
-        Self::flush(self, ino)
+    fn note_closed(&self, ino: Ino) -> Result<()> {
+        Self::note_closed(self, ino)
+    }
+    fn write_closed(&self, ino: Ino) -> Result<()> {
+        Self::write_closed(self, ino)
     }
     fn fsync(&self, ino: Ino, done: Done) {
         Self::fsync(self, ino, done);

@@ -22,7 +22,8 @@ pub const COMMAND: Command = Command {
     notes: "A checkpoint is cut by itself every few seconds while something changes (checkpoint= of mount), unless there is no\n\
             room for history: info tells then. The one that create makes is on the device when it returns. Kept for good is\n\
             only what has a name: see snapshot. Of a file that a program has emptied and is writing anew it has the old\n\
-            content, until that is closed or synced, for 30 seconds at most. What the kernel still keeps, of shared mappings or\n\
+            content, until that is closed or synced, for 30 seconds at most; create tells of how many (in JSON held_back_files), and\n\
+            waits a second for those that were just closed. What the kernel still keeps, of shared mappings or\n\
             under cache=writeback, is brought in first: those pages of files that are open are read again afterwards.\n\
             delete lets those from A to B go, both included, that have no name and are not mounted; A.. and ..B are understood.\n\
             Their space comes back in the background.",
@@ -56,6 +57,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         }
         Some("create") => {
             let made: CheckpointData = Target::find(path)?.owner()?.call(&Request::CheckpointCreate { name: None })?;
+            report::held_back(&made).iter().for_each(output::notice);
             if json {
                 output::json(&made)?;
             } else {

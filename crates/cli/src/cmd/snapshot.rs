@@ -30,7 +30,8 @@ pub const COMMAND: Command = Command {
             Content that the kernel still keeps, of shared mappings or under cache=writeback, is brought in first: those pages\n\
             of files that are open are read again afterwards.\n\
             Of a file that a program has emptied and is writing anew the state has the old content, until that is closed or\n\
-            synced, for 30 seconds at most.",
+            synced, for 30 seconds at most. create tells of how many (in JSON held_back_files), and waits a second for those that\n\
+            were just closed.",
     examples: &[
         ("snapshot create ~/work monday", "keeps the state of now"),
         ("snapshot create --of 1234 ~/work before-upgrade", "keeps an earlier state"),
@@ -78,7 +79,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             if of.is_none() {
                 is_live(&path)?;
             }
-            shown(json, &create(target.owner()?, of, name)?)
+            let made = create(target.owner()?, of, name)?;
+            report::held_back(&made).iter().for_each(output::notice);
+            shown(json, &made)
         }
         Some("delete") => {
             let (path, name) = place_and_name(rest)?;

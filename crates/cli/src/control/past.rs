@@ -181,4 +181,7 @@ pub struct CheckpointData {
     /// The checkpoint itself is gone; of its state only landmarks are left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub landmarks_only: bool,
+    /// Files that programs had emptied and were writing anew when it was made: it has what was in them before. Only where it was just made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_back_files: Option<u64>,
 }

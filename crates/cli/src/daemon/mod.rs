@@ -8,6 +8,7 @@
 //! 3. Once the last mount has ended no new one is made; `closing` says so.
 //! 4. A request is answered "released" only after the device was closed.
 
+mod cutting;
 mod devices;
 mod forgetting;
 mod leaving;

@@ -1,6 +1,7 @@
 //! What the threads of a daemon share: the volume, its mounts, and the answers
 //! to commands.
 
+use super::cutting;
 use super::devices::Cut;
 use super::forgetting::Planned;
 use super::letting_go::InUse;
@@ -532,8 +533,7 @@ impl Service {
             Request::CheckpointCreate { name } => {
                 name.as_deref().map_or(Ok(()), when::check_name).map_err(Fail::usage)?;
                 self.bring_in();
-                let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
-                Ok(Answer::of(report::checkpoint(&info)))
+                Ok(Answer::of(cutting::cut(&*self.fs()?, name.as_deref())?))
             }
             Request::CheckpointDelete { from, to } => self.delete_checkpoints(from, to),
             Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),

@@ -307,6 +307,15 @@ impl Fs {
     /// # Errors
     /// An earlier failed write.
     pub fn flush(&self, ino: Ino) -> Result<()> {
+        self.note_closed(ino)?;
+        self.write_closed(ino)
+    }
+
+    /// Of this what has to be done before anybody counts on the close: it waits for nothing but the lock.
+    ///
+    /// # Errors
+    /// See [`Self::flush`].
+    pub fn note_closed(&self, ino: Ino) -> Result<()> {
         if self.options.read_only {
             return Ok(());
         }
@@ -318,7 +327,17 @@ impl Fs {
         let was_held = c.held_since.is_some();
         c.note_closed();
         inner.changed_since_cut |= was_held;
-        drop(inner);
+        Ok(())
+    }
+
+    /// And the rest, which may wait.
+    ///
+    /// # Errors
+    /// See [`Self::flush`].
+    pub fn write_closed(&self, ino: Ino) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
         self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs(Who::Writes))
     }
 }

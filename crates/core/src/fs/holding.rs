@@ -141,6 +141,14 @@ impl Inner {
 }
 
 impl Fs {
+    /// Files that were emptied and are being written anew by who has not closed them: what is cut now has what they had before.
+    #[must_use]
+    pub fn held_back(&self) -> Vec<Ino> {
+        let inner = self.lock();
+        let is_held = |c: &Content| c.held_since.is_some();
+        inner.files.iter().filter(|(_, f)| f.content.as_ref().is_some_and(is_held)).map(|(ino, _)| *ino).collect()
+    }
+
     /// Commits a file that has more uncommitted ranges than this; one whose truncation is held back only where they are very many.
     pub(super) fn hold_ranges(&self, ino: Ino, most: usize) -> Result<()> {
         let inner = self.lock();

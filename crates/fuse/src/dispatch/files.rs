@@ -159,18 +159,28 @@ impl Server {
     /// complete, and not at the first close(2) of one that was inherited, nor where another
     /// handle is the one through which the file was emptied: its content is still to come.
     pub(super) fn release(&self, ino: u64, fh: u64) -> Result<()> {
+        let is_complete = self.close(ino, fh)?;
+        if is_complete { self.write_closed(ino) } else { Ok(()) }
+    }
+
+    /// Of this what waits for nobody: the program goes on when close(2) has returned, and counts on it. Whether the rest is to follow.
+    pub(super) fn close(&self, ino: u64, fh: u64) -> Result<bool> {
         if fh & HANDLE_WRITES == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let waited = self.may_wait(ino);
         let is_complete = self.open_files.close(ino, handle_number(fh), fh & HANDLE_MAPS != 0);
         if waited && !self.may_wait(ino) {
             self.tell_blocks(ino);
         }
-        if !is_complete {
-            return Ok(());
+        if is_complete {
+            self.volume.note_closed(Ino(ino))?;
         }
-        Ok(self.volume.flush(Ino(ino))?)
+        Ok(is_complete)
+    }
+
+    pub(super) fn write_closed(&self, ino: u64) -> Result<()> {
+        Ok(self.volume.write_closed(Ino(ino))?)
     }
 
     pub(super) fn fsync(&self, ino: u64, reply: Reply, syncs: &Syncs<'_>) {

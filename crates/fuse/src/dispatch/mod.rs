@@ -24,6 +24,7 @@ mod files;
 mod names;
 mod notices;
 mod past;
+mod seats;
 #[cfg(test)]
 mod testing;
 mod xattrs;
@@ -33,7 +34,7 @@ pub(crate) use past::PAST_VALID;
 use crate::acl::Acl;
 use crate::errno::Errno;
 use crate::helper::{Apart, Helper};
-use crate::init::{Agreed, TRANSFER_BYTES_MAX};
+use crate::init::Agreed;
 use crate::nodes::{Nodes, OpenFiles};
 use crate::notify::Notifier;
 use crate::past::{Node, States, Views};
@@ -51,8 +52,9 @@ use files::Written;
 use nenrin_core::{At, Attr, Error, Fs, XattrMode};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time};
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -130,50 +132,6 @@ pub(crate) struct Server {
     letting_go: Helper,
 }
 
-/// Whether an operation waits for more than the device: it changes the volume, and is no sync.
-fn may_wait_for_long(opcode: u32) -> bool {
-    use Opcode as Op;
-    matches!(
-        Opcode::from_number(opcode),
-        Some(
-            Op::Write
-                | Op::Release
-                | Op::Fallocate
-                | Op::Setattr
-                | Op::CopyFileRange
-                | Op::CopyFileRange64
-                | Op::Create
-                | Op::Tmpfile
-                | Op::Mknod
-                | Op::Mkdir
-                | Op::Symlink
-                | Op::Link
-                | Op::Unlink
-                | Op::Rmdir
-                | Op::Rename
-                | Op::Rename2
-                | Op::Setxattr
-                | Op::Removexattr
-        )
-    )
-}
-
-/// One of so many, until it is dropped.
-struct Seat<'a>(&'a AtomicUsize);
-
-impl<'a> Seat<'a> {
-    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
-        let one_more = |n: usize| (n < most).then_some(n + 1);
-        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Self(taken))
-    }
-}
-
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 fn caller(head: &InHeader) -> Caller {
     Caller { uid: head.uid, gid: head.gid, pid: head.pid }
 }
@@ -220,6 +178,15 @@ impl Server {
         }
     }
 
+    /// Starts the threads behind those that serve: what is left to one that cannot be started later, when there can be no more, is
+    /// not done, or by who is needed elsewhere.
+    ///
+    /// # Errors
+    /// There can be no more by now.
+    pub fn start_helpers(&self) -> io::Result<()> {
+        [&self.helper, &self.names, &self.pages, &self.behind, &self.letting_go].into_iter().try_for_each(Helper::start)
+    }
+
     /// What came so far.
     pub fn requests(&self) -> &Requests {
         &self.requests
@@ -250,32 +217,6 @@ impl Server {
             Ok(request) => self.dispatch(request, reply, syncs),
             Err(request::Malformed) => reply.error(Errno(libc::EINVAL)),
         }
-    }
-
-    /// [`Self::handle`] by one of few threads. What changes the volume may wait for long: for memory, for room, for a change of the same
-    /// file in many steps. So no more than `most` threads do at once, and what is beyond that is left to one behind them: others
-    /// go on reading and looking up names. Data is left to it as far as there is memory for what it came in.
-    pub fn handle_or_leave(self: &Arc<Self>, received: &mut RequestBuffer, sink: &Arc<dyn Sink>, most: usize) {
-        let waits = request::header(received.front()).is_some_and(|head| may_wait_for_long(head.opcode));
-        let _seat = match waits.then(|| Seat::take(&self.changing, most)) {
-            Some(None) if self.leaves(received.data().is_empty()) => {
-                let Some(reply) = self.begin(received, sink) else { return };
-                let (server, mut request) = (self.clone(), received.take());
-                return self.behind.run(move || {
-                    server.left_with_data.fetch_sub(usize::from(!request.data().is_empty()), Ordering::Relaxed);
-                    server.answer(&mut request, reply, &Syncs::Apart);
-                });
-            }
-            seat => seat.flatten(),
-        };
-        self.handle(received, sink, &Syncs::Led);
-    }
-
-    /// Whether one more request may be left to the thread behind: of those with data so many as there is memory for.
-    fn leaves(&self, is_without_data: bool) -> bool {
-        let most = self.behaviour.left_bytes_max / TRANSFER_BYTES_MAX;
-        let one_more = |n: usize| (n < most).then_some(n + 1);
-        is_without_data || self.left_with_data.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     /// Whether a request, by its header and what is special to its kind, can be answered without waiting.

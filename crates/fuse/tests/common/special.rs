@@ -100,7 +100,8 @@ impl Volume for Special {
         hold_checkpoint(cno: Cno) -> Result<()>;
         let_checkpoint_go(cno: Cno);
         last_seen(ino: Ino) -> Result<Option<Cno>>;
-        flush(ino: Ino) -> Result<()>;
+        note_closed(ino: Ino) -> Result<()>;
+        write_closed(ino: Ino) -> Result<()>;
         sync_all() -> Result<()>;
         usage() -> Usage;
         accessed(ino: Ino) -> Result<()>;

@@ -528,8 +528,11 @@ impl Volume for Toy {
         let half = self.tells_half.load(std::sync::atomic::Ordering::Relaxed);
         self.outcome(data.len() as u64 / if half { 2 } else { 1 })
     }
-    fn flush(&self, ino: Ino) -> Result<()> {
+    fn note_closed(&self, ino: Ino) -> Result<()> {
         self.state().get(ino).map(drop)
+    }
+    fn write_closed(&self, _ino: Ino) -> Result<()> {
+        Ok(())
     }
 
     fn fsync(&self, _ino: Ino, done: Done) {
