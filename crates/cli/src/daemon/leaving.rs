@@ -172,6 +172,67 @@ fn is_busy(e: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::HostClock;
+    use crate::daemon::Log;
+    use crate::device::{self, Device};
+    use crate::options::Options;
+    use nenrin_core::{At, MkfsOptions, mkfs_on};
+    use nenrin_device::MemDevice;
+    use nenrin_fuse::{MountOptions, SessionOptions};
+    use std::sync::{Arc, mpsc};
+
+    /// Who owns a volume that is not mounted, and where it can be; nothing where nothing can be mounted.
+    fn owned() -> Option<(tempfile::TempDir, Arc<Service>)> {
+        if !Path::new("/dev/fuse").exists() || crate::sys::euid() != 0 {
+            return None;
+        }
+        let device: Device = Arc::new(MemDevice::new(64 << 20));
+        mkfs_on(std::slice::from_ref(&device), &HostClock::shared(), &MkfsOptions::default()).unwrap();
+        let fs = device::open_volume(Path::new("v"), vec![device], nenrin_core::MountOptions::default()).unwrap();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let service = Service::new(fs, "v".into(), &Options::default(), log, mpsc::channel().0);
+        Some((tempfile::tempdir().unwrap(), Arc::new(service)))
+    }
+
+    fn mount(service: &Arc<Service>, directory: &Path) -> Result<(), Fail> {
+        service.add(At::Live, &MountOptions::new("v", directory), &SessionOptions::default())
+    }
+
+    fn finish(service: &Service) {
+        service.stop_all();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !service.close_if_unused() {
+            assert!(Instant::now() < end, "the mounts are gone");
+            thread::sleep(LEAVE_STEP);
+        }
+        service.close().unwrap();
+    }
+
+    /// The last mount has ended, and before anybody closes there is a new one.
+    #[test]
+    fn who_waits_for_the_release_hears_of_a_new_mount() {
+        let Some((dir, service)) = owned() else { return };
+        let (told, hears) = mpsc::channel();
+        let waits = service.clone();
+        let waiter = thread::spawn(move || told.send(waits.release_or_commit()));
+        thread::sleep(Duration::from_millis(300));
+        mount(&service, dir.path()).unwrap();
+        let released = hears.recv_timeout(Duration::from_secs(20)).expect("nobody woke it");
+        assert!(!released.unwrap());
+        waiter.join().unwrap().unwrap();
+        finish(&service);
+    }
+
+    /// A mount that is asked for as a signal comes would be dead when the process has ended.
+    #[test]
+    fn what_is_being_mounted_as_all_is_taken_away_is_not() {
+        let Some((dir, service)) = owned() else { return };
+        service.stop_all();
+        let told = mount(&service, dir.path()).unwrap_err();
+        assert!(told.message.contains("being released"), "{told:?}");
+        assert!(service.mounts().is_empty() && mounts::of_point(dir.path()).is_none());
+        finish(&service);
+    }
 
     #[test]
     fn what_is_mounted_over_it_is_seen() {

@@ -87,6 +87,8 @@ pub(super) struct State {
     pub mounts: Vec<Mounted>,
     next_number: u64,
     closing: bool,
+    /// All mounts are being taken away, so that there is to be no new one.
+    stopping: bool,
     /// How closing went, once it did.
     pub closed: Option<Result<(), Fail>>,
     /// What is wrong with devices, besides what the library knows.
@@ -156,6 +158,7 @@ impl Service {
             mounts: Vec::new(),
             next_number: 0,
             closing: false,
+            stopping: false,
             closed: None,
             problems: Vec::new(),
             logged: None,
@@ -225,7 +228,7 @@ impl Service {
         let (stopper, pages) = (session.stopper(), session.pages());
         let mount = mounts::of_point(stopper.directory());
         let mut state = self.lock();
-        if state.closing {
+        if state.closing || state.stopping {
             return Err(Fail::at(self.path.display(), "the volume is being released"));
         }
         let number = state.next_number;
@@ -233,6 +236,8 @@ impl Service {
         let device = mount.map(|m| m.device).unwrap_or_default();
         state.mounts.push(Mounted { number, at, stopper, pages, device });
         drop(state);
+        // Who waits for the release waits in vain now.
+        self.changed.notify_all();
         let this = self.clone();
         let body = move || {
             let ended = session.run();
@@ -252,9 +257,13 @@ impl Service {
         Ok(())
     }
 
-    /// Takes all mounts away; programs that still use them are served on.
+    /// Takes all mounts away, for good; programs that still use them are served on.
     pub fn stop_all(&self) {
-        let stoppers: Vec<Stopper> = self.lock().mounts.iter().map(|m| m.stopper.clone()).collect();
+        let mut state = self.lock();
+        // One that is being made now would be there still when nobody serves it any more.
+        state.stopping = true;
+        let stoppers: Vec<Stopper> = state.mounts.iter().map(|m| m.stopper.clone()).collect();
+        drop(state);
         for stopper in stoppers {
             if let Err(e) = stopper.stop() {
                 self.log.line(&format!("{}: cannot be unmounted: {e}", stopper.directory().display()));

@@ -8,6 +8,7 @@ mod called;
 mod check;
 mod checkpoint;
 mod clean;
+mod closing;
 mod compare;
 mod devices;
 mod devices_lost;
