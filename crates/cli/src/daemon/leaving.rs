@@ -8,7 +8,7 @@ use crate::mounts;
 use nenrin_core::Fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const END_TIME: Duration = Duration::from_secs(3);
 impl Service {
     /// Commits, unmounts, and where it was the last mount waits for the release; but not where it is shown or used elsewhere, too.
     /// Where that loses the volume only with `force`.
-    pub(super) fn umount(self: &Arc<Self>, directory: &Path, force: bool) -> Result<Answer, Fail> {
+    pub(super) fn umount(&self, directory: &Path, force: bool) -> Result<Answer, Fail> {
         let (number, device) = self.shown_at(directory)?;
         // What cannot be committed is reported, and keeps nobody from leaving.
         let synced = self.committed(Some(&*self.fs()?));
@@ -42,7 +42,7 @@ impl Service {
     ///
     /// # Errors
     /// The file of one has no name any more, the others do not have what is in it, and that is not to be lost by `force`.
-    pub(super) fn may_leave(self: &Arc<Self>, directory: &Path, force: bool) -> Result<Vec<String>, Fail> {
+    pub(super) fn may_leave(&self, directory: &Path, force: bool) -> Result<Vec<String>, Fail> {
         let (fs, problems) = (self.fs()?, self.problems());
         let members = fs.health();
         let nameless: Vec<_> = problems.iter().filter(|p| p.open_as.is_some()).collect();

@@ -1,23 +1,66 @@
 //! What the daemon has to say while it serves.
 //!
 //! Invariants
-//! 1. Logging never fails and never waits for the volume it is about, unless
-//!    the user put the log there.
+//! 1. Logging never fails. It waits for what the log lies on, which may be the volume it is about or a host that does not answer, for
+//!    [`LINE_TIME`] at most, and then no more until that answers.
+//! 2. Where that answers a line is written when [`Log::line`] returns.
+//! 3. Lines are written in order; those that are left out since too many wait are counted.
 
-use crate::output::printable;
+use crate::output::{notice, printable};
 use crate::{clock, sys, when};
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long whoever has something to say waits until it is written.
+const LINE_TIME: Duration = Duration::from_secs(1);
+/// So many lines wait at most.
+const LINES_MAX: usize = 1000;
 
 /// Where lines go.
-pub struct Log {
+pub struct Log(Arc<Shared>);
+
+/// What it shares with the thread that writes.
+struct Shared {
     /// Absolute: the daemon leaves the directory that it was started in.
     path: Option<PathBuf>,
-    file: Mutex<Option<File>>,
     terminal: bool,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Had by who writes.
+    to: Mutex<To>,
+}
+
+/// Where lines are written to.
+struct To {
+    file: Option<Box<dyn Write + Send>>,
+    terminal: bool,
+}
+
+enum Task {
+    /// A line, for the terminal and for the file.
+    Line(String, String),
+    /// To go on in a file of that name.
+    Reopen,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: VecDeque<Task>,
+    /// Tasks that were given, and those of them that are done.
+    given: u64,
+    done: u64,
+    /// Lines that were left out.
+    left_out: u64,
+    /// Since when one is being done.
+    since: Option<Instant>,
+    has_thread: bool,
+    ended: bool,
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -31,35 +74,150 @@ impl Log {
     /// The file cannot be opened.
     pub fn open(path: Option<&Path>, terminal: bool) -> io::Result<Self> {
         let path = path.map(std::path::absolute).transpose()?;
-        let file = Mutex::new(path.as_deref().map(open).transpose()?);
-        Ok(Self { path, file, terminal })
+        let file = path.as_deref().map(open).transpose()?.map(|file| Box::new(file) as _);
+        Ok(Self::to(path, file, terminal))
+    }
+    fn to(path: Option<PathBuf>, file: Option<Box<dyn Write + Send>>, terminal: bool) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Shared { path, terminal, state, changed, to: Mutex::new(To { file, terminal }) }))
     }
     /// Whether it is that of a daemon, which has no terminal whose end could be meant.
-    pub const fn is_of_background(&self) -> bool {
-        !self.terminal
+    pub fn is_of_background(&self) -> bool {
+        !self.0.terminal
     }
     /// Goes on in a file of that name, which may be a new one since the old one was moved away. Where that cannot be opened it goes on where it is.
     pub fn reopen(&self) {
-        let Some(path) = &self.path else { return };
-        match open(path) {
-            Ok(file) => {
-                // What a panic prints goes there, too.
-                let _ = sys::redirect(&file, 2);
-                *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
-                self.line("the log was opened anew");
-            }
-            Err(e) => self.line(&format!("{}: the log cannot be opened anew: {e}", path.display())),
+        if self.0.path.is_some() {
+            self.0.give(Task::Reopen, LINE_TIME);
         }
     }
     /// Adds a line. Names in it are those of users, and who reads a log does so at a terminal.
     pub fn line(&self, text: &str) {
-        let text = printable(&text.replace('\n', " "));
-        if self.terminal {
-            crate::output::notice(&text);
+        self.say(text, LINE_TIME);
+    }
+    fn say(&self, text: &str, time: Duration) {
+        if self.0.path.is_some() || self.0.terminal {
+            self.0.give(line(text), time);
         }
-        if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            let line = format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(clock::now()), std::process::id());
+    }
+    /// Waits until all lines are written, but not for ever: where they are not by then they never are.
+    pub fn finish(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let state = self.0.lock();
+        drop(self.0.wait(state, |state| state.done == state.given || Instant::now() >= end));
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+fn line(text: &str) -> Task {
+    let text = printable(&text.replace('\n', " "));
+    let line = format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(clock::now()), std::process::id());
+    Task::Line(text, line)
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing is written with it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until that is so, and looks often enough for what is only a matter of time.
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>, until: impl Fn(&State) -> bool) -> MutexGuard<'a, State> {
+        while !until(&state) {
+            state = self.changed.wait_timeout(state, LINE_TIME / 20).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
+    /// Has a task done, and waits for that, unless it takes longer than `time`, or one of those before does already.
+    fn give(self: &Arc<Self>, task: Task, time: Duration) {
+        let mut state = self.lock();
+        if state.tasks.len() >= LINES_MAX {
+            state.left_out += 1;
+            return;
+        }
+        state.tasks.push_back(task);
+        state.given += 1;
+        let number = state.given;
+        if !state.has_thread {
+            let this = self.clone();
+            let started = thread::Builder::new().name("nenrin-log".into()).spawn(move || this.serve());
+            state.has_thread = started.is_ok();
+        }
+        if !state.has_thread {
+            // By who says it.
+            while let Some(task) = state.tasks.pop_front() {
+                state = self.perform(state, task);
+            }
+            return;
+        }
+        self.changed.notify_all();
+        let begun = Instant::now();
+        let is_late = |state: &State| state.since.is_some_and(|since| since.min(begun).elapsed() >= time);
+        drop(self.wait(state, |state| state.done >= number || is_late(state)));
+    }
+
+    /// Does what is given, until there is no log.
+    fn serve(self: &Arc<Self>) {
+        let mut state = self.lock();
+        loop {
+            if let Some(task) = state.tasks.pop_front() {
+                state = self.perform(state, task);
+            } else if state.ended {
+                return;
+            } else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn perform<'a>(&'a self, mut state: MutexGuard<'a, State>, task: Task) -> MutexGuard<'a, State> {
+        let left_out = std::mem::take(&mut state.left_out);
+        state.since = Some(Instant::now());
+        drop(state);
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        if left_out > 0 {
+            to.write(&line(&format!("{left_out} lines were left out: the log did not take them")));
+        }
+        match (task, &self.path) {
+            (Task::Reopen, Some(path)) => to.reopen(path),
+            (task, _) => to.write(&task),
+        }
+        drop(to);
+        let mut state = self.lock();
+        state.done += 1;
+        state.since = None;
+        self.changed.notify_all();
+        state
+    }
+}
+
+impl To {
+    fn write(&mut self, task: &Task) {
+        let Task::Line(text, line) = task else { return };
+        if self.terminal {
+            notice(text);
+        }
+        if let Some(file) = &mut self.file {
             let _ = file.write_all(line.as_bytes());
+        }
+    }
+
+    fn reopen(&mut self, path: &Path) {
+        match open(path) {
+            Ok(file) => {
+                // What a panic prints goes there, too.
+                let _ = sys::redirect(&file, 2);
+                self.file = Some(Box::new(file));
+                self.write(&line("the log was opened anew"));
+            }
+            Err(e) => self.write(&line(&format!("{}: the log cannot be opened anew: {e}", path.display()))),
         }
     }
 }
@@ -67,6 +225,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
 
     #[test]
     fn no_name_steers_the_terminal_of_who_reads_it() {
@@ -77,5 +236,40 @@ mod tests {
         let said = std::fs::read_to_string(&path).unwrap();
         assert!(said.ends_with(": f\u{fffd}[2J g\u{fffd}31m cannot be read\n"), "{said:?}");
         assert_eq!(said.lines().count(), 1);
+    }
+
+    /// A file on a host that answers when it is told to.
+    struct Silent(mpsc::Receiver<()>, Arc<Mutex<String>>);
+
+    impl Write for Silent {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.lock().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_has_something_to_say_waits_for_no_silent_host() {
+        let (answer, answers) = mpsc::channel();
+        let said = Arc::new(Mutex::new(String::new()));
+        let log = Log::to(Some("/log".into()), Some(Box::new(Silent(answers, said.clone()))), false);
+        let short = Duration::from_millis(50);
+        let begun = Instant::now();
+        (0..LINES_MAX + 5).for_each(|n| log.say(&format!("line {n}"), short));
+        log.finish(short);
+        assert!(begun.elapsed() < Duration::from_secs(20) && said.lock().unwrap().is_empty());
+        drop(answer);
+        log.finish(Duration::from_secs(60));
+        // The first was being written, and one more than fit was given meanwhile.
+        let said: Vec<String> = said.lock().unwrap().lines().map(|l| l.split(": ").nth(1).unwrap().into()).collect();
+        assert_eq!(said[0], "line 0");
+        assert_eq!(said[1], "4 lines were left out");
+        assert_eq!(said[2..], (1..=LINES_MAX).map(|n| format!("line {n}")).collect::<Vec<_>>());
+        log.line("again");
+        drop(log);
     }
 }

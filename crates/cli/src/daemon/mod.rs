@@ -14,6 +14,7 @@ mod forgetting;
 mod leaving;
 mod letting_go;
 mod log;
+mod look;
 mod memory;
 mod replacing;
 mod service;
@@ -48,6 +49,8 @@ use threads::{Rising, Threads};
 /// asked for it: with a million inodes known, umount(2) itself takes seconds
 /// after the session has ended.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// And for what is to be in the log.
+const LOG_TIME: Duration = Duration::from_secs(5);
 /// How long a mount waits for an owner that is still finishing.
 const OWNER_TIME: Duration = Duration::from_secs(10);
 /// How often the library does what is due.
@@ -377,6 +380,7 @@ impl Running {
         drop(judges);
         // Those who asked for the unmount are answered before this process ends.
         self.server.finish(ANSWER_TIME);
+        self.service.log.finish(LOG_TIME);
         closed.map(|()| 0)
     }
 }

@@ -399,29 +399,37 @@ impl Service {
         *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
     }
 
-    /// Looks whether the images are still what was opened.
+    /// As if there were one image, which is looked at so.
+    #[cfg(test)]
+    pub(super) fn watch_by(&self, look: impl Fn() + Send + Sync + 'static) {
+        let how = move |_: &_| {
+            look();
+            None
+        };
+        *self.watches.lock().unwrap() = Arc::from([Watch::by(how)]);
+    }
+
+    /// Has somebody look whether the images are still what was opened, and notes what was seen before.
     pub fn watch(&self) {
-        let watches = self.watches();
-        let problems = watches.iter().filter_map(Watch::problem).collect();
+        self.look(Duration::ZERO);
+    }
+
+    /// What is wrong with devices now, as far as that can be seen within [`LOOK_TIME`].
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        self.look(LOOK_TIME);
+        self.lock().problems.clone()
+    }
+
+    /// Has all images be looked at, and waits for that, but no longer than `most`.
+    fn look(&self, most: Duration) {
+        let (watches, end) = (self.watches(), Instant::now() + most);
+        let asked: Vec<u64> = watches.iter().map(Watch::ask).collect();
+        watches.iter().zip(asked).for_each(|(watch, number)| watch.wait(number, end));
+        let problems = watches.iter().filter_map(Watch::seen).collect();
         // A device that was taken out meanwhile may well be gone.
         if Arc::ptr_eq(&watches, &self.watches()) {
             self.note_problems(problems);
         }
-    }
-
-    /// What is wrong with devices now, as far as that can be seen within [`LOOK_TIME`].
-    pub(super) fn problems(self: &Arc<Self>) -> Vec<Problem> {
-        let (told, seen) = std::sync::mpsc::channel();
-        let this = self.clone();
-        let look = move || {
-            this.watch();
-            let _ = told.send(());
-        };
-        // Without a thread it is what was seen last.
-        if thread::Builder::new().name("nenrin-look".into()).spawn(look).is_ok() {
-            let _ = seen.recv_timeout(LOOK_TIME);
-        }
-        self.lock().problems.clone()
     }
 
     /// Notes that work in the background stopped at a mistake of this program. It goes on; what it did not do this time it may never do.
@@ -623,7 +631,7 @@ impl Service {
         }
     }
 
-    fn info(self: &Arc<Self>) -> Result<VolumeInfo, Fail> {
+    fn info(&self) -> Result<VolumeInfo, Fail> {
         let mut info = report::volume(&*self.fs()?, &self.path);
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();

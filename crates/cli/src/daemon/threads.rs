@@ -134,13 +134,23 @@ impl Threads {
     }
 }
 
-/// What is looked at comes first: a mistake in a tick keeps none of it from being done.
 fn ticking(presence: Presence) -> Work {
-    let mut count = 0;
+    let (mut count, mut work) = (0, looking_and_ticking());
     Box::new(move |service| {
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
             presence.keep();
+        }
+        work(service);
+    })
+}
+
+/// What is looked at comes first: a mistake in a tick keeps none of it from being done.
+fn looking_and_ticking() -> Work {
+    let mut count = 0;
+    Box::new(move |service| {
+        count += 1;
+        if count % TICKS_PER_WATCH == 0 {
             service.watch();
             service.note_damage();
             service.note_lost_writes();
@@ -230,6 +240,48 @@ mod tests {
                 longest
             })
         }
+    }
+
+    /// The image of one device lies on a host that does not answer. That is told by who judges, and holds up nothing else.
+    #[test]
+    fn a_look_that_does_not_return_holds_up_nothing() {
+        let (slow, options) = slow();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let fs = device::open_volume(Path::new("v"), vec![slow], options).unwrap();
+        let service = Arc::new(Service::new(fs, "v".into(), &Options::default(), log, mpsc::channel().0));
+        let (go, wait) = mpsc::channel::<()>();
+        let (wait, looks) = (Mutex::new(wait), Arc::new(AtomicU32::new(0)));
+        let looked = looks.clone();
+        service.watch_by(move || {
+            looked.fetch_add(1, Ordering::SeqCst);
+            let _ = wait.lock().unwrap().recv();
+        });
+        let (ticks, ticked) = (Arc::new(AtomicU32::new(0)), service.clone());
+        let counted = ticks.clone();
+        let mut work = looking_and_ticking();
+        let ticker = Repeated::start(
+            "nenrin-tick",
+            |_| (),
+            move || {
+                work(&ticked);
+                counted.fetch_add(1, Ordering::SeqCst);
+            },
+        );
+        // Before the others where this fails.
+        let go = go;
+        let end = Instant::now() + Duration::from_secs(60);
+        while ticks.load(Ordering::SeqCst) < 2 * TICKS_PER_WATCH {
+            assert!(Instant::now() < end, "ticks go on");
+            thread::sleep(TICK / 4);
+        }
+        let begun = Instant::now();
+        thread::scope(|scope| (0..10).for_each(|_| _ = scope.spawn(|| service.problems())));
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert_eq!(looks.load(Ordering::SeqCst), 1);
+        drop(ticker.unwrap());
+        service.close().unwrap();
+        assert_eq!(looks.load(Ordering::SeqCst), 1);
+        drop(go);
     }
 
     /// A close that waits for a device is no reason to take the volume for that of a host that is gone.

@@ -1,26 +1,41 @@
 //! Looks now and then whether the image under a mounted volume is still the
 //! one that was opened. What is open cannot be taken away, but what was deleted
 //! is gone when the volume is released, and what was cut off is gone now.
+//!
+//! Invariants
+//! 1. A look at one image asks nothing of the host of another, which may not answer.
 
+use super::look::Look;
 use crate::device;
 use crate::output::shell_quoted;
 use nenrin_device::{HostId, HostPlace};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// An image file, as it was when it was opened.
-#[derive(Clone)]
-pub struct Watch {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
     place: HostPlace,
     uuid: [u8; 16],
     identity: String,
     beneath: Vec<String>,
+    /// Descriptors of this process that were it then.
+    open_as: Vec<u32>,
     bytes: u64,
     /// Its place in the device table.
     index: u16,
     /// Other devices have what it has.
     stands_in: bool,
+}
+
+/// An image, and who looks at it.
+#[derive(Clone)]
+pub struct Watch {
+    image: Image,
+    look: Arc<Look>,
 }
 
 impl Watch {
@@ -31,7 +46,9 @@ impl Watch {
         // What is at the path by now may be another.
         let is_there = device::identity(&place.path).is_ok_and(|now| now == identity);
         let beneath = if is_there { device::identities_beneath(&place.path) } else { Vec::new() };
-        Self { place: place.clone(), uuid, identity, beneath, bytes, index, stands_in }
+        let open_as = descriptors(&place.path, &identity);
+        let image = Image { place: place.clone(), uuid, identity, beneath, open_as, bytes, index, stands_in };
+        Self { image, look: Look::new(Image::problem) }
     }
     /// The same, after the devices or how much is used of them have changed. Of one that was there before, what is at its path
     /// by now is not asked for again.
@@ -42,17 +59,51 @@ impl Watch {
         (index, bytes): (u16, u64),
         stands_in: bool,
     ) -> Self {
-        match before.iter().find(|w| w.uuid == uuid && w.place == *place) {
-            Some(known) => Self { bytes, index, stands_in, ..known.clone() },
+        match before.iter().find(|w| w.image.uuid == uuid && w.image.place == *place) {
+            Some(known) => {
+                let image = Image { bytes, index, stands_in, ..known.image.clone() };
+                Self { image, look: known.look.clone() }
+            }
             None => Self::new(place, uuid, (index, bytes), stands_in),
         }
     }
     /// What tells it from other devices, and what tells the files apart that it shows the whole of.
     pub fn identities(&self) -> impl Iterator<Item = &String> {
-        std::iter::once(&self.identity).chain(&self.beneath)
+        std::iter::once(&self.image.identity).chain(&self.image.beneath)
     }
+    /// Has somebody look at it. The number of that look.
+    pub fn ask(&self) -> u64 {
+        self.look.ask(&self.image)
+    }
+    /// Waits for that look, no longer than until then.
+    pub fn wait(&self, number: u64, end: Instant) {
+        self.look.wait(number, end);
+    }
+    /// What was wrong with it when it was looked at last.
+    pub fn seen(&self) -> Option<Problem> {
+        self.look.seen(&self.image)
+    }
+}
+
+/// What this process has a file open as that was opened at this path.
+fn descriptors(path: &Path, identity: &str) -> Vec<u32> {
+    let path = fs::canonicalize(path).ok();
+    let all = || fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().map(|e| e.path());
+    let number = |fd: &Path| fd.file_name()?.to_str()?.parse().ok();
+    let is_it = |fd: &PathBuf| fs::metadata(fd).is_ok_and(|meta| device::identity_of(&meta) == identity);
+    // To read where one leads asks nothing of its host.
+    let leads_there = |fd: &PathBuf| path.is_some() && fs::read_link(fd).ok() == path;
+    let by_path: Vec<u32> = all().filter(leads_there).filter(is_it).filter_map(|fd| number(&fd)).collect();
+    match by_path.is_empty() {
+        // It has another name already.
+        true => all().filter(is_it).filter_map(|fd| number(&fd)).collect(),
+        false => by_path,
+    }
+}
+
+impl Image {
     /// What is wrong with it now.
-    pub fn problem(&self) -> Option<Problem> {
+    fn problem(&self) -> Option<Problem> {
         let path = self.place.path.display();
         let problem = |text, open_as| Some(Problem { uuid: self.uuid, text, open_as });
         match device::identity(&self.place.path) {
@@ -105,9 +156,22 @@ impl Watch {
 
     /// What this process has it open as.
     fn opened(&self) -> Option<(u32, fs::Metadata)> {
-        let all = fs::read_dir("/proc/self/fd").ok()?.flatten();
-        let mut all = all.filter_map(|e| Some((e.file_name().to_str()?.parse().ok()?, fs::metadata(e.path()).ok()?)));
+        let mut all =
+            self.open_as.iter().filter_map(|fd| Some((*fd, fs::metadata(format!("/proc/self/fd/{fd}")).ok()?)));
         all.find(|(_, meta)| device::identity_of(meta) == self.identity)
+    }
+
+    #[cfg(test)]
+    pub(super) fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// One of which nothing is known but that.
+    #[cfg(test)]
+    pub(super) fn at(path: &str) -> Self {
+        let place = HostPlace { path: path.into(), id: HostId::File(0, 0) };
+        let (uuid, identity) = ([1; 16], "none".to_owned());
+        Self { place, uuid, identity, beneath: Vec::new(), open_as: Vec::new(), bytes: 0, index: 0, stands_in: false }
     }
 }
 
@@ -120,6 +184,14 @@ pub struct Problem {
     pub text: String,
     /// It has no name any more, and is gone when it is closed: as this it is open.
     pub open_as: Option<u32>,
+}
+
+#[cfg(test)]
+impl Watch {
+    /// Of nothing, looked at so.
+    pub(super) fn by(how: impl Fn(&Image) -> Option<Problem> + Send + Sync + 'static) -> Self {
+        Self { image: Image::at("/image"), look: Look::new(how) }
+    }
 }
 
 #[cfg(test)]
@@ -136,9 +208,9 @@ mod tests {
         let place = |open: &fs::File| HostPlace { path: path.clone(), id: HostId::of(&open.metadata().unwrap()) };
         let at = place(&_open);
         let watch = Watch::new(&at, [1; 16], (0, 8192), false);
-        assert_eq!(watch.problem(), None);
+        assert_eq!(watch.image.problem(), None);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        let text = |watch: &Watch| watch.problem().unwrap().text;
+        let text = |watch: &Watch| watch.image.problem().unwrap().text;
         assert!(text(&watch).contains("cut to 4096 of 8192"));
         let of_several = Watch::anew(std::slice::from_ref(&watch), &at, [1; 16], (1, 8192), true);
         let told = text(&of_several);
@@ -148,21 +220,21 @@ mod tests {
         );
         let away = dir.path().join("away");
         fs::rename(&path, &away).unwrap();
-        let problem = watch.problem().unwrap();
+        let problem = watch.image.problem().unwrap();
         let told = format!("renamed or replaced while mounted: what is mounted is in {} now", away.display());
         assert!(problem.text.ends_with(&told) && problem.open_as.is_none(), "{problem:?}");
         fs::remove_file(&away).unwrap();
-        let problem = watch.problem().unwrap();
+        let problem = watch.image.problem().unwrap();
         let open_as = std::os::fd::AsRawFd::as_raw_fd(&_open) as u32;
         assert!(problem.text.contains("deleted while mounted") && problem.open_as == Some(open_as), "{problem:?}");
         assert!(problem.text.contains(&format!("/fd/{open_as} NEW")), "{problem:?}");
         fs::write(dir.path().join("other"), [0; 8192]).unwrap();
         fs::rename(dir.path().join("other"), &path).unwrap();
-        assert!(watch.problem().is_some());
+        assert!(watch.image.problem().is_some());
         // What is there instead does not become what is watched when something else changes; another device is.
         let again = Watch::anew(std::slice::from_ref(&watch), &at, [1; 16], (0, 4096), false);
-        assert!(again.identity == watch.identity && again.problem().is_some());
+        assert!(again.image.identity == watch.image.identity && again.image.problem().is_some());
         let other = place(&fs::File::open(&path).unwrap());
-        assert_eq!(Watch::anew(&[watch], &other, [2; 16], (0, 4096), false).problem(), None);
+        assert_eq!(Watch::anew(&[watch], &other, [2; 16], (0, 4096), false).image.problem(), None);
     }
 }
