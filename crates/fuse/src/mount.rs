@@ -7,7 +7,6 @@
 //! 2. A mount whose daemon is gone is cleared, and only when it was one of ours.
 //! 3. A [`Mount`] that is dropped takes its mount with it.
 //! 4. What somebody else has mounted since in the place of a mount of ours stays.
-//! 5. A mount is what has the number of its file system, wherever it was moved or bound to since: none of it stays that nobody serves.
 
 use crate::device::DEVICE_PATH;
 use crate::mountinfo;
@@ -158,25 +157,12 @@ impl Seat {
     pub fn device(&self) -> Option<&str> {
         self.listed.as_deref()
     }
-    /// Takes the mount out of the name space, wherever it is there, and what lies under another only where that is its own.
+    /// Takes the mount out of the name space, if it is still there, and under no other.
     pub fn leave(&self) -> io::Result<()> {
-        let Some(device) = &self.listed else { return unmount_lazily(&self.directory) };
-        let mut failed: Vec<(PathBuf, io::Error)> = Vec::new();
-        // Anew each time: with one others may go, that are below it or that it was passed on to.
-        while let Some(point) = mountinfo::topmost(&mountinfo::all()?, device, |p| failed.iter().all(|(f, _)| f != p)) {
-            if let Err(e) = unmount_lazily(&point) {
-                failed.push((point, e));
-            }
+        if self.listed.is_some() && mountinfo::find(&self.directory)?.map(|m| m.device) != self.listed {
+            return Ok(());
         }
-        let stays = mountinfo::all()?;
-        failed.retain(|(point, _)| stays.iter().any(|m| m.device == *device && m.point == *point));
-        match failed.into_iter().next() {
-            Some((point, e)) if point != self.directory => {
-                Err(io::Error::new(e.kind(), format!("also mounted at {}: {e}", point.display())))
-            }
-            Some((_, e)) => Err(e),
-            None => Ok(()),
-        }
+        unmount_lazily(&self.directory)
     }
 }
 

@@ -42,14 +42,6 @@ pub(crate) fn find(path: &Path) -> io::Result<Option<Mount>> {
     Ok(all()?.into_iter().rfind(|m| m.point == path))
 }
 
-/// Where this file system is the topmost of what is mounted there, of the places that will do: the last of them.
-pub(crate) fn topmost(all: &[Mount], device: &str, will_do: impl Fn(&Path) -> bool) -> Option<PathBuf> {
-    let is_on_top = |m: &&Mount| all.iter().rfind(|over| over.point == m.point).is_some_and(|top| top.device == device);
-    let found =
-        all.iter().rfind(|m| m.device == device && m.fstype.starts_with("fuse") && will_do(&m.point) && is_on_top(m));
-    found.map(|m| m.point.clone())
-}
-
 /// Readings of the list after which the last one has to do.
 const READINGS_MAX: usize = 20;
 
@@ -148,17 +140,6 @@ garbage
         assert_eq!((all[1].user, all[1].allow_other, &*all[1].root), (0, false, Path::new("/root")));
         assert_eq!((all[0].read_only, all[1].read_only), (true, false));
         assert_eq!(unescape(br"\377\9"), b"\xff\\9");
-    }
-
-    #[test]
-    fn only_what_lies_on_top_is_found() {
-        let line = |device: &str, point: &str| format!("1 0 {device} / {point} rw - fuse.nenrin v rw\n");
-        let text = [line("0:5", "/a"), line("0:5", "/b"), line("0:6", "/b"), line("0:6", "/c"), line("0:5", "/c")];
-        let all = parse_all(text.concat().as_bytes());
-        let found = |device, but: &str| topmost(&all, device, |p| p != Path::new(but));
-        assert_eq!(found("0:5", ""), Some("/c".into()));
-        assert_eq!(found("0:5", "/c"), Some("/a".into()), "something else lies over /b");
-        assert_eq!((found("0:6", ""), found("0:6", "/b"), found("0:7", "")), (Some("/b".into()), None, None));
     }
 
     #[test]

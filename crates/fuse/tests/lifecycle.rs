@@ -148,42 +148,6 @@ fn a_detached_session_leaves_what_is_mounted_there_since() {
     assert!(!is_mounted(new.directory()));
 }
 
-/// Wherever it was moved or bound to it would be dead as soon as nobody serves; what else lies there stays.
-#[test]
-fn a_stopped_session_is_shown_nowhere() {
-    if raw::geteuid() != 0 {
-        return common::left_out(format_args!("only root moves mounts"));
-    }
-    let run = |args: &[&std::ffi::OsStr]| Command::new("mount").args(args).output().unwrap().status.success();
-    for words in [&["--bind"][..], &["--move"], &["--bind", "--move"]] {
-        let Some(m) = mount(Arc::new(Toy::new()), At::Live, nothing) else { return };
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(m.join("below")).unwrap();
-        let of_it = fs::metadata(m.root()).unwrap().dev();
-        let device = format!("{}:{}", libc::major(of_it), libc::minor(of_it));
-        let is_shown = || {
-            let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
-            text.lines().filter(|line| line.split(' ').nth(2) == Some(&device)).count()
-        };
-        for word in words {
-            let [to, inside] = ["to", "inside"].map(|name| dir.path().join(format!("{word}-{name}")));
-            [&to, &inside].into_iter().for_each(|d| fs::create_dir(d).unwrap());
-            assert!(run(&["--bind".as_ref(), m.join("below").as_os_str(), inside.as_os_str()]));
-            if !run(&[word.as_ref(), m.root().as_os_str(), to.as_os_str()]) {
-                common::left_out(format_args!("mount {word} does not work here"));
-            }
-        }
-        // Of another that is mounted where it was nothing is taken away.
-        let other = (!is_mounted(m.root())).then(|| start(m.root()).unwrap());
-        assert!(is_shown() > 1);
-        m.stopper().stop().unwrap();
-        assert_eq!(is_shown(), 0, "{words:?}");
-        assert!(other.is_none() || is_mounted(m.root()));
-        drop(other);
-        m.end();
-    }
-}
-
 #[test]
 fn a_stopped_session_serves_what_is_open() {
     let toy = Arc::new(Toy::new());

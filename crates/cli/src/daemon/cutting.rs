@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// returned.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 const CLOSING_STEP: Duration = Duration::from_millis(2);
+/// The longest of these steps, each of which is twice the one before: each looks at all files that are changed.
+const CLOSING_STEP_MAX: Duration = Duration::from_millis(50);
 
 /// Cuts one, or a snapshot, when what was closed before is known to be. It tells how many files are still being written, so that it has
 /// what was in them before.
@@ -25,8 +27,10 @@ pub(super) fn cut(fs: &Fs, name: Option<&str>) -> Result<CheckpointData, Fail> {
 /// Those that are emptied meanwhile are not waited for.
 fn await_closed(fs: &Fs) {
     let (mut held, end) = (fs.held_back(), Instant::now() + CLOSING_TIME);
+    let mut step = CLOSING_STEP;
     while !held.is_empty() && Instant::now() < end {
-        thread::sleep(CLOSING_STEP);
+        thread::sleep(step);
+        step = (step * 2).min(CLOSING_STEP_MAX);
         let now = fs.held_back();
         held.retain(|ino| now.contains(ino));
     }

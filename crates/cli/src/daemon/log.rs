@@ -36,15 +36,14 @@ struct Shared {
     to: Mutex<To>,
 }
 
-/// Where lines are written to.
+/// Where lines are written to, but for the terminal, to which whoever has something to say writes by itself.
 struct To {
     file: Option<Box<dyn Write + Send>>,
-    terminal: bool,
 }
 
 enum Task {
-    /// A line, for the terminal and for the file.
-    Line(String, String),
+    /// A line, for the file.
+    Line(String),
     /// To go on in a file of that name.
     Reopen,
 }
@@ -79,7 +78,7 @@ impl Log {
     }
     fn to(path: Option<PathBuf>, file: Option<Box<dyn Write + Send>>, terminal: bool) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { path, terminal, state, changed, to: Mutex::new(To { file, terminal }) }))
+        Self(Arc::new(Shared { path, terminal, state, changed, to: Mutex::new(To { file }) }))
     }
     /// Whether it is that of a daemon, which has no terminal whose end could be meant.
     pub fn is_of_background(&self) -> bool {
@@ -96,8 +95,12 @@ impl Log {
         self.say(text, LINE_TIME);
     }
     fn say(&self, text: &str, time: Duration) {
-        if self.0.path.is_some() || self.0.terminal {
-            self.0.give(line(text), time);
+        let text = printable(&text.replace('\n', " "));
+        if self.0.terminal {
+            notice(&text);
+        }
+        if self.0.path.is_some() {
+            self.0.give(line(&text), time);
         }
     }
     /// Waits until all lines are written, but not for ever: where they are not by then they never are.
@@ -116,9 +119,7 @@ impl Drop for Log {
 }
 
 fn line(text: &str) -> Task {
-    let text = printable(&text.replace('\n', " "));
-    let line = format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(clock::now()), std::process::id());
-    Task::Line(text, line)
+    Task::Line(format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(clock::now()), std::process::id()))
 }
 
 impl Shared {
@@ -138,7 +139,7 @@ impl Shared {
     /// Has a task done, and waits for that, unless it takes longer than `time`, or one of those before does already.
     fn give(self: &Arc<Self>, task: Task, time: Duration) {
         let mut state = self.lock();
-        if state.tasks.len() >= LINES_MAX {
+        if matches!(task, Task::Line(_)) && state.tasks.len() >= LINES_MAX {
             state.left_out += 1;
             return;
         }
@@ -200,10 +201,7 @@ impl Shared {
 
 impl To {
     fn write(&mut self, task: &Task) {
-        let Task::Line(text, line) = task else { return };
-        if self.terminal {
-            notice(text);
-        }
+        let Task::Line(line) = task else { return };
         if let Some(file) = &mut self.file {
             let _ = file.write_all(line.as_bytes());
         }

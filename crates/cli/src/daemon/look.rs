@@ -77,7 +77,7 @@ impl Look {
     /// What was wrong with this image when it was looked at last.
     pub fn seen(&self, image: &Image) -> Option<Problem> {
         let state = self.lock();
-        let (_, problem) = state.seen.as_ref().filter(|(of, _)| of == image)?;
+        let (_, problem) = state.seen.as_ref().filter(|(of, _)| of.is_same(image))?;
         problem.clone()
     }
 

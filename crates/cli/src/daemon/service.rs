@@ -411,25 +411,25 @@ impl Service {
 
     /// Has somebody look whether the images are still what was opened, and notes what was seen before.
     pub fn watch(&self) {
-        self.look(Duration::ZERO);
+        drop(self.look(Duration::ZERO));
     }
 
     /// What is wrong with devices now, as far as that can be seen within [`LOOK_TIME`].
     pub(super) fn problems(&self) -> Vec<Problem> {
-        self.look(LOOK_TIME);
-        self.lock().problems.clone()
+        self.look(LOOK_TIME)
     }
 
-    /// Has all images be looked at, and waits for that, but no longer than `most`.
-    fn look(&self, most: Duration) {
+    /// Has all images be looked at, and waits for that, but no longer than `most`; what was seen by then.
+    fn look(&self, most: Duration) -> Vec<Problem> {
         let (watches, end) = (self.watches(), Instant::now() + most);
         let asked: Vec<u64> = watches.iter().map(Watch::ask).collect();
         watches.iter().zip(asked).for_each(|(watch, number)| watch.wait(number, end));
-        let problems = watches.iter().filter_map(Watch::seen).collect();
+        let problems: Vec<Problem> = watches.iter().filter_map(Watch::seen).collect();
         // A device that was taken out meanwhile may well be gone.
         if Arc::ptr_eq(&watches, &self.watches()) {
-            self.note_problems(problems);
+            self.note_problems(problems.clone());
         }
+        problems
     }
 
     /// Notes that work in the background stopped at a mistake of this program. It goes on; what it did not do this time it may never do.

@@ -31,6 +31,13 @@ pub struct Image {
     stands_in: bool,
 }
 
+impl Image {
+    /// Whether it is the same one, however much of it is used since.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.uuid == other.uuid && self.place == other.place && self.identity == other.identity
+    }
+}
+
 /// An image, and who looks at it.
 #[derive(Clone)]
 pub struct Watch {

@@ -170,13 +170,12 @@ impl Server {
         }
         let waited = self.may_wait(ino);
         let is_complete = self.open_files.close(ino, handle_number(fh), fh & HANDLE_MAPS != 0);
+        // At once: whoever empties the file next holds it back anew.
+        let noted = if is_complete { self.volume.note_closed(Ino(ino)) } else { Ok(()) };
         if waited && !self.may_wait(ino) {
             self.tell_blocks(ino);
         }
-        if is_complete {
-            self.volume.note_closed(Ino(ino))?;
-        }
-        Ok(is_complete)
+        Ok(noted.map(|()| is_complete)?)
     }
 
     pub(super) fn write_closed(&self, ino: u64) -> Result<()> {
