@@ -656,6 +656,8 @@ pub enum Break {
     LinesByNumber,
     /// An absent device counts as left out by whatever was last said of it.
     LeftAnew,
+    /// Content that goes with a name is committed as it is: whoever syncs next waits for its data.
+    CarriedUnsettled,
     /// Segments stay closed that were to go when the device table was another.
     ClosedForGone,
     /// What a truncation held back while a checkpoint was cut asks for none when it is committed.
