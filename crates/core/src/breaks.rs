@@ -140,6 +140,8 @@ pub enum Break {
     HeldThinned,
     /// Who deletes something of the past takes the oldest checkpoint without a name along.
     DeletedBesides,
+    /// Who asks for room has the oldest checkpoint go, whether room is short or not.
+    ShedForNothing,
     /// Deleting a snapshot, or checkpoints, is acknowledged before it is committed.
     DeletedUnsynced,
     /// A snapshot that is deleted loses its name with one commit, and goes with the next.

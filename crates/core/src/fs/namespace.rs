@@ -329,6 +329,10 @@ impl Fs {
     /// [`Error::Exists`]; [`Error::Permission`] for a directory; [`Error::TooManyLinks`].
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
+        // Who is refused waits for nothing.
+        if self.lock().state.dirent(parent, name)?.is_some() {
+            return Err(Error::Exists);
+        }
         self.settle_to_carry(ino)?;
         let mut inner = self.room_for(1)?;
         inner.directory(parent)?;

@@ -110,14 +110,24 @@ impl View<'_> {
     ) -> Result<()> {
         let mut next = Some(*from);
         while let Some(start) = next {
-            next = self.scan_some(&start, to, each)?;
+            next = self.some_that_is_left(&start, to, each)?;
         }
         Ok(())
     }
 
-    /// The same of a past state, where much may lie in between that it does not show: as much as is looked at under one hold of the lock, and
-    /// where to go on, unless that was all, or `each` broke.
+    /// [`View::scan`] of a past state, where much may lie in between that it does not show: as much as is looked at under one hold of the
+    /// lock, and where to go on, unless that was all, or `each` broke.
     pub fn scan_some(
+        &self,
+        from: &Key,
+        to: &Key,
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+    ) -> Result<Option<Key>> {
+        self.is_known(from)?;
+        self.some_that_is_left(from, to, each)
+    }
+
+    fn some_that_is_left(
         &self,
         from: &Key,
         to: &Key,

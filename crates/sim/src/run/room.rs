@@ -87,7 +87,8 @@ impl<S: Subject> Run<S> {
         // Of what is available the part that truncations will free which are held back is had by ending that.
         let held = self.model()?.held_blocks();
         let had = available.saturating_sub(held);
-        self.reasons.note_room(wanted + before.margin, (had, shed), is_laying, self.clients.are_busy());
+        let counted = if matches!(asks, Asks::Room(_)) { had } else { available };
+        self.reasons.note_room(wanted + before.margin, (counted, shed), is_laying, self.clients.are_busy());
         if had < wanted + before.margin {
             self.model()?.end_holds_perhaps(start);
         }
