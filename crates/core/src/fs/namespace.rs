@@ -330,10 +330,9 @@ impl Fs {
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         // Who is refused waits for nothing.
-        if self.lock().state.dirent(parent, name)?.is_some() {
-            return Err(Error::Exists);
+        if self.lock().state.dirent(parent, name)?.is_none() {
+            self.settle_to_carry(ino)?;
         }
-        self.settle_to_carry(ino)?;
         let mut inner = self.room_for(1)?;
         inner.directory(parent)?;
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
