@@ -240,7 +240,7 @@ fn a_name_waits_for_no_data_while_nobody_syncs() {
     let (World { gate, fs, .. }, [a, _]) = files();
     gate.close(is_data, 0);
     // More than travels in the log, in pieces that nobody has begun to write.
-    (0..200).for_each(|i| drop(fs.write(a, i << 13, &[3; 4096], 0).unwrap()));
+    (0..200).for_each(|i| assert_eq!(fs.write(a, i << 13, &[3; 4096], 0).unwrap(), 4096));
     let before = gate.held();
     let beside = fs.clone();
     assert!(ends(PATIENCE, move || over(&beside, a).unwrap()));
