@@ -4,6 +4,7 @@ use crate::error::Fail;
 use crate::{clock, signature, sys};
 use nenrin_core::{DeviceHealth, Error, Fs, MountOptions};
 use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, HostId, HostPlace, OpenMode, make_best, open_best};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -142,6 +143,19 @@ pub fn identity(path: &Path) -> std::io::Result<String> {
 /// Of the device, and of what it shows the whole of: of a loop device also of the file behind it. Of no device none.
 pub fn identities(path: &Path) -> Vec<String> {
     identity(path).into_iter().chain(identities_beneath(path)).collect()
+}
+
+/// The same of what a link to something open leads to. Whoever serves a file is not asked.
+pub fn identities_open(link: &Path) -> Vec<String> {
+    let flags = StatxFlags::TYPE | StatxFlags::INO;
+    let Ok(meta) = statx(CWD, link, AtFlags::STATX_DONT_SYNC, flags) else { return Vec::new() };
+    match FileType::from_raw_mode(meta.stx_mode.into()) {
+        FileType::BlockDevice => identities(link),
+        _ => {
+            let of = libc::makedev(meta.stx_dev_major, meta.stx_dev_minor);
+            vec![identity_by(HostId::File(of, meta.stx_ino))]
+        }
+    }
 }
 
 /// Of what it shows the whole of.

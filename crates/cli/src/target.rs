@@ -58,7 +58,10 @@ impl Target {
             Err(DeviceError::NotADevice) => {
                 return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
             }
-            Err(e) => return Err(device::describe(path, OpenMode::READER, &e)),
+            Err(e) => {
+                let what = || device::describe(path, OpenMode::READER, &e);
+                return Err(control::mounted_by_another(&absolute).unwrap_or_else(what));
+            }
         };
         members.leave_out_misfits(&members::split(path));
         let options = MountOptions { read_only: true, degraded: true, ..MountOptions::default() };

@@ -17,7 +17,9 @@ mod past;
 mod server;
 mod silent;
 
-pub use client::{Client, asked_of_device, is_answered, mount_of_directory, owner_of_device, owner_of_directory};
+pub use client::{
+    Client, asked_of_device, is_answered, mount_of_directory, mounted_by_another, owner_of_device, owner_of_directory,
+};
 pub use data::{
     CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData, Hello, JoinData,
     LayingData, MmpData, MountData, PastMount, RecoveryData, Released, Reply, Request, RestData, ScrubData,

@@ -227,3 +227,56 @@ fn a_file_of_another_is_not_restored_in_place() {
     nenrin(["restore", &place.text("mnt/open"), "--at", "then", "--in-place"]).ok();
     assert_eq!(fs::read_to_string(&open).unwrap(), "then");
 }
+
+/// By the device root reaches a volume that another user has mounted, and unmounts it.
+#[test]
+fn root_unmounts_by_the_device_what_another_mounted() {
+    if !can_mount() || !has("fusermount3") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.sub("mnt");
+    for path in ["image", "mnt"] {
+        chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    let script = "
+        $NOBODY $NENRIN mount image mnt
+        $NENRIN snapshot create image first
+        $NENRIN snapshot list image
+        mkdir -p other
+        if $NENRIN mount image other; then exit 9; fi
+        $NENRIN umount image
+        ! grep \" $PWD/mnt \" /proc/self/mountinfo
+        flock -n -x image true";
+    let Some(out) = with_nobody(&place, script) else { return };
+    assert!(out.stdout.contains("first"), "{out:?}");
+    let said: Vec<&str> = out.stderr.lines().collect();
+    assert_eq!((out.code, said.len()), (0, 1), "{out:?}");
+    assert!(said[0].contains(&format!("mounted at {}", place.text("mnt"))), "{out:?}");
+}
+
+/// Others are told where it is, and who can do it.
+#[test]
+fn of_a_device_that_another_mounted_he_is_told_where() {
+    let Some(place) = shared_place() else { return };
+    let at = format!("mounted at {} by root; ask as root", place.text("mnt"));
+    for script in ["./nenrin umount image", "./nenrin info image", "./nenrin snapshot create image x"] {
+        as_nobody(&place, script).unwrap().fails(1, &["image: ", &at]);
+    }
+    // A user that is neither.
+    place.umount().ok();
+    if !has("fusermount3") {
+        return;
+    }
+    for path in ["image", "mnt"] {
+        chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    let script = "
+        $NOBODY $NENRIN mount image mnt
+        code=0
+        setpriv --reuid=65533 --regid=65533 --clear-groups $NENRIN umount image || code=$?
+        $NOBODY $NENRIN umount image
+        exit $code";
+    let at = format!("mounted at {} by user 65534; ask as that user or as root", place.text("mnt"));
+    with_nobody(&place, script).unwrap().fails(1, &["image: ", &at]);
+}
