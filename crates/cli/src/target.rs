@@ -2,7 +2,7 @@
 
 use crate::control::{self, CheckpointData, Client, Request, SegmentData, VolumeInfo};
 use crate::error::Fail;
-use crate::{device, members, mounts, report, tag};
+use crate::{device, machine, members, mounts, report, tag};
 use nenrin_core::{Fs, MountOptions};
 use nenrin_device::{DeviceError, OpenMode};
 use std::fs;
@@ -24,6 +24,12 @@ fn is_ours(path: &Path, e: &io::Error) -> bool {
     mounts::of(path).is_ok_and(|(mount, real)| mount.fstype == mounts::FSTYPE && (is_dead || mount.point == real))
 }
 
+/// Whether a file lies on a volume and is no image of one. Its lock is not touched to see that: programs have it, and try for it.
+fn is_content(file: &Path) -> bool {
+    let is_on_ours = mounts::of(file).is_ok_and(|(mount, _)| mount.fstype == mounts::FSTYPE);
+    is_on_ours && !matches!(machine::sign_of(file), Ok(Some(_)))
+}
+
 impl Target {
     /// The volume that a directory lies on, or that is on a device, or is known by its label or UUID.
     ///
@@ -34,12 +40,12 @@ impl Target {
         if members::split(path).len() > 1 {
             return Self::of_devices(path);
         }
-        let directory = match fs::metadata(path) {
-            Ok(m) => m.is_dir(),
+        let stands_for_its_volume = match fs::metadata(path) {
+            Ok(m) => m.is_dir() || m.is_file() && is_content(path),
             Err(e) if mounts::is_out_of_reach(&e) && is_ours(path, &e) => true,
             Err(e) => return Err(Fail::at(path.display(), e)),
         };
-        if directory {
+        if stands_for_its_volume {
             return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
         }
         Self::of_devices(path)
@@ -54,7 +60,7 @@ impl Target {
         }
         let mut members = match members::try_open(&absolute, OpenMode::READER) {
             Ok(members) => members?,
-            // A file on a volume stands for the volume, if it is not one itself.
+            // What else there is on a volume stands for it, too.
             Err(DeviceError::NotADevice) => {
                 return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
             }
