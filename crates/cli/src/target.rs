@@ -18,6 +18,11 @@ pub enum Target {
     Device(Arc<Fs>, PathBuf),
 }
 
+/// Whether what there is may be a mount that cannot be looked at: also root may not look at one that is for its user alone.
+fn is_closed(e: &io::Error) -> bool {
+    mounts::is_out_of_reach(e) || e.kind() == io::ErrorKind::PermissionDenied
+}
+
 /// Whether that is one of our mounts, of which not even the root can be read, or in one whose program has ended.
 fn is_ours(path: &Path, e: &io::Error) -> bool {
     let is_dead = e.kind() == io::ErrorKind::NotConnected;
@@ -42,7 +47,7 @@ impl Target {
         }
         let stands_for_its_volume = match fs::metadata(path) {
             Ok(m) => m.is_dir() || m.is_file() && is_content(path),
-            Err(e) if mounts::is_out_of_reach(&e) && is_ours(path, &e) => true,
+            Err(e) if is_closed(&e) && is_ours(path, &e) => true,
             Err(e) => return Err(Fail::at(path.display(), e)),
         };
         if stands_for_its_volume {

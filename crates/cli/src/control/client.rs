@@ -304,10 +304,13 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
         (Some(client), mount, real) => Ok((client, mount, real)),
         (None, mount, _) => {
             let point = mount.point.display();
-            let text = format!(
-                "the volume was mounted by another user; ask as that user or as root; nenrin history and restore \
-                 answer you, and earlier states are in {point}/.nenrin/at/WHEN"
-            );
+            let help = match mount.allow_other {
+                true => format!(
+                    "; nenrin history and restore answer you, and earlier states are in {point}/.nenrin/at/WHEN"
+                ),
+                false => String::new(),
+            };
+            let text = format!("the volume was mounted by another user; ask as that user or as root{help}");
             Err(Fail::at(path.display(), text))
         }
     }

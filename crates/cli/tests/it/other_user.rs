@@ -275,8 +275,32 @@ fn of_a_device_that_another_mounted_he_is_told_where() {
         $NOBODY $NENRIN mount image mnt
         code=0
         setpriv --reuid=65533 --regid=65533 --clear-groups $NENRIN umount image || code=$?
+        ! setpriv --reuid=65533 --regid=65533 --clear-groups $NENRIN info mnt 2>told
+        grep -q 'mounted by another user; ask as that user or as root$' told
         $NOBODY $NENRIN umount image
         exit $code";
     let at = format!("mounted at {} by user 65534; ask as that user or as root", place.text("mnt"));
     with_nobody(&place, script).unwrap().fails(1, &["image: ", &at]);
+}
+
+/// Whatever directory for its sockets an environment names, who has another environment finds the owner.
+#[test]
+fn an_owner_is_found_from_another_environment() {
+    if !can_mount() || !has("fusermount3") {
+        return;
+    }
+    let place = Place::with_volume();
+    for name in ["run", "mnt"] {
+        chown(place.sub(name), Some(65534), Some(65534)).unwrap();
+    }
+    chown(place.image(), Some(65534), Some(65534)).unwrap();
+    let script = "
+        $NOBODY env XDG_RUNTIME_DIR=$PWD/run $NENRIN mount image mnt
+        $NENRIN checkpoint create mnt
+        $NOBODY $NENRIN checkpoint create mnt
+        $NENRIN checkpoint create image
+        $NOBODY env XDG_RUNTIME_DIR=$PWD/run $NENRIN checkpoint create mnt
+        $NOBODY env XDG_RUNTIME_DIR=$PWD $NENRIN umount mnt";
+    let Some(out) = with_nobody(&place, script) else { return };
+    assert_eq!(out.ok().lines().count(), 4);
 }
