@@ -19,7 +19,8 @@ export NENRIN=${NENRIN:-$(release)/nenrin}
 # The control of what is mounted by this front end.
 "$CARGO" build --release --locked --quiet -p nenrin-fuse --example bare
 bench=$(release)/nenrin-bench
-export NENRIN_SIM=$(release)/nenrin-sim NENRIN_BENCH_SCRIPTS=$PWD/scripts/work
+NENRIN_SIM=$(release)/nenrin-sim NENRIN_BENCH_SCRIPTS=$PWD/scripts/work
+export NENRIN_SIM NENRIN_BENCH_SCRIPTS
 mkdir -p "$out"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-sync.XXXXXX")
 # The server of a database benchmark must be able to enter.

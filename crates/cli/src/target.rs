@@ -64,7 +64,7 @@ impl Target {
             (None, None) => {}
         }
         let mut members = match members::try_open(&absolute, OpenMode::READER) {
-            Ok(members) => members?,
+            Ok(members) => members.map_err(|e| control::mounted_by_another(&absolute).unwrap_or(e))?,
             // What else there is on a volume stands for it, too.
             Err(DeviceError::NotADevice) => {
                 return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));

@@ -26,8 +26,6 @@ pub struct Client {
     /// Where, and as whom, it answers.
     socket: PathBuf,
     uid: u32,
-    /// The process, as the kernel says.
-    pid: i32,
     patience: Patience,
     /// It did not answer any more, and may still answer what was asked then.
     is_silent: bool,
@@ -62,7 +60,6 @@ impl Client {
                 hello,
                 socket: socket.to_owned(),
                 uid,
-                pid: peer.pid,
                 patience,
                 is_silent: false,
             })),
@@ -79,9 +76,11 @@ impl Client {
     /// Whether that can be seen, too, as root sees it of another user's, who may say anything: a mount of his, and the device open.
     fn is_believed(&self, identities: &[String]) -> bool {
         let is_mounted = |m: &Mount| m.user == self.uid && self.hello.mounts.iter().any(|said| is_of(said, m));
-        ours().iter().any(is_mounted)
-            && mounts::opened_by(self.pid)
-                .any(|link| device::identities_open(&link).iter().any(|i| identities.contains(i)))
+        let is_open = |peer: sys::Peer| {
+            let mut links = mounts::opened_by(peer.pid);
+            links.any(|link| device::identities_open(&link).iter().any(|i| identities.contains(i)))
+        };
+        ours().iter().any(is_mounted) && sys::peer(self.stream.get_ref()).is_ok_and(is_open)
     }
 
     /// Asks, and waits for the answer.
@@ -101,7 +100,7 @@ impl Client {
         request: &Request,
         each: &mut dyn FnMut(P),
     ) -> Result<T, Fail> {
-        let Self { stream, hello, socket, uid, pid: _, patience, is_silent } = self;
+        let Self { stream, hello, socket, uid, patience, is_silent } = self;
         let (begun, pid) = (Instant::now(), hello.pid);
         stream.get_ref().set_read_timeout(Some(patience.step)).map_err(|e| gone(&e))?;
         // What takes its time goes on for as long as somebody is there, who answers others.
@@ -263,7 +262,10 @@ pub fn mounted_by_another(path: &Path) -> Option<Fail> {
     let is_it = |source: &PathBuf| {
         !silent::leads_into_fuse(source) && device::identities(source).iter().any(|i| identities.contains(i))
     };
-    let is_seen = |m: &Mount| m.user != sys::euid() && members::split(&m.source).iter().any(is_it);
+    let is_seen = |m: &Mount| {
+        let is_other = m.user != sys::euid() && !silent::leads_into_fuse(&m.source);
+        is_other && members::split(&m.source).iter().any(is_it)
+    };
     let all: Vec<Mount> = ours().into_iter().filter(is_seen).collect();
     let user = all.first()?.user;
     let places: Vec<PathBuf> = all.into_iter().filter(|m| m.user == user).map(|m| m.point).collect();

@@ -49,7 +49,7 @@ fn directories(uid: u32) -> [PathBuf; 2] {
     [usual.into(), format!("/tmp/nenrin-{uid}").into()]
 }
 
-/// Where daemons of before version 0.2 that still run may have them.
+/// Where those that an earlier version mounted with may have them still.
 fn given(uid: u32) -> Option<PathBuf> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
     given.filter(|_| uid != 0 && uid == sys::euid()).map(|p| p.join("nenrin"))
