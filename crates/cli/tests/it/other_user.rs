@@ -304,3 +304,55 @@ fn an_owner_is_found_from_another_environment() {
     let Some(out) = with_nobody(&place, script) else { return };
     assert_eq!(out.ok().lines().count(), 4);
 }
+
+/// Whoever has mounted something may say that he has root's device, too: root does not take his mount for that of the device.
+#[test]
+fn who_only_says_that_he_has_a_device_is_not_believed() {
+    if !can_mount() || !has("fusermount3") || !has("python3") {
+        return;
+    }
+    let place = Place::with_volume();
+    nenrin(["mkfs", "--size", SIZE, &place.text("other")]).ok();
+    for name in [place.text("other"), place.sub("mnt")] {
+        chown(name, Some(65534), Some(65534)).unwrap();
+    }
+    let says = "
+import json, os, socket, sys
+image, point, number = sys.argv[1:]
+is_it = os.stat(image)
+mount = {'directory': point, 'device': number, 'checkpoint': None}
+hello = {'identities': [f'file {is_it.st_dev} {is_it.st_ino}'], 'pid': os.getpid(), 'read_only': False, 'closing': False, 'mounts': [mount]}
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(f'/tmp/nenrin-65534/{os.getpid()}.sock')
+listener.listen(64)
+open('ready', 'w').close()
+while True:
+    stream, _ = listener.accept()
+    try:
+        stream.recv(1 << 16)
+        stream.sendall(json.dumps({'ok': hello}).encode() + b'\\n')
+        open('asked', 'w').close()
+    except OSError:
+        # Who asks others, too, may have heard enough.
+        pass
+    stream.close()
+";
+    fs::write(place.path("says.py"), says).unwrap();
+    let script = "
+        $NOBODY $NENRIN mount other mnt
+        number=$(awk -v at=$PWD/mnt '$5 == at { print $3 }' /proc/self/mountinfo)
+        $NOBODY env PATH=/usr/bin:/bin python3 says.py $PWD/image $PWD/mnt $number &
+        says=$!
+        trap 'kill $says; rm -f /tmp/nenrin-65534/$says.sock' EXIT
+        until [ -e ready ]; do kill -0 $says; sleep 0.05; done
+        code=0
+        $NENRIN umount image || code=$?
+        [ -e asked ]
+        grep -q \" $PWD/mnt \" /proc/self/mountinfo
+        kill $says
+        rm /tmp/nenrin-65534/$says.sock
+        trap - EXIT
+        $NOBODY $NENRIN umount mnt
+        exit $code";
+    with_nobody(&place, script).unwrap().fails(1, &["image: nothing is mounted here"]);
+}
