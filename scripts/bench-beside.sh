@@ -7,9 +7,10 @@ set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 syncers=$1 writers=$2 programs=() OUT=${OUT:+$(realpath "$OUT")}
 shift 2
-for program in "${@:-$(dirname "$0")/../target/release/nenrin}"; do programs+=("$(realpath "$program")"); done
+for program in "$@"; do programs+=("$(realpath "$program")"); done
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
+[ ${#programs[@]} != 0 ] || programs=("$(release)/nenrin")
 [ "$(id -u)" = 0 ] || fail "bench-beside.sh: must be run as root, since it makes and mounts file systems"
 for program in "${programs[@]}"; do [ -x "$program" ] || fail "bench-beside.sh: $program is no program: build first (make build)"; done
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-beside.XXXXXX")

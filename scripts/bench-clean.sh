@@ -22,9 +22,9 @@ known "$parts" memory host fsync remove order full guest curves
 [ "$(id -u)" = 0 ] || fail "bench-clean.sh: must be run as root, since it makes and mounts file systems"
 scripts/setup.sh bench-clean
 find_cargo
-export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
+export NENRIN=${NENRIN:-$(release)/nenrin}
 "$CARGO" build --release --locked --quiet -p nenrin-bench
-bench=$PWD/target/release/nenrin-bench
+bench=$(release)/nenrin-bench
 mkdir -p "$out"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-clean.XXXXXX")
 zram=

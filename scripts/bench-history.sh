@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 [ "$(id -u)" = 0 ] || fail "bench-history.sh: must be run as root"
 command -v python3 >/dev/null || fail "bench-history.sh: python3 is missing"
-export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
+export NENRIN=${NENRIN:-$(release)/nenrin}
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-history.XXXXXX")
 cleanup() {
     "$NENRIN" umount "$dir/past" >/dev/null 2>&1 || true

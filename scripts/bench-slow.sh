@@ -12,7 +12,7 @@ out=${OUT:-$PWD/bench-results}
 mkdir -p "$out"
 for profile in ${PROFILES:-stripe single}; do
     dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-slow.XXXXXX")
-    python3 scripts/work/slow_device.py --nenrin "${NENRIN:-$PWD/target/release/nenrin}" --dir "$dir" --profile "$profile" \
+    python3 scripts/work/slow_device.py --nenrin "${NENRIN:-$(release)/nenrin}" --dir "$dir" --profile "$profile" \
         --iops "${IOPS:-8000}" --rounds "${ROUNDS:-4}" --out "$out/slow-$profile.json" || { rm -rf "$dir"; exit 1; }
     rm -rf "$dir"
 done

@@ -19,9 +19,9 @@ known "$parts" limited unlimited changes
 [ "$(id -u)" = 0 ] || fail "bench-stripe.sh: must be run as root, since it makes and mounts file systems"
 scripts/setup.sh bench-stripe
 find_cargo
-export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
+export NENRIN=${NENRIN:-$(release)/nenrin}
 "$CARGO" build --release --locked --quiet -p nenrin-bench
-bench=$PWD/target/release/nenrin-bench
+bench=$(release)/nenrin-bench
 mkdir -p "$out"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-stripe.XXXXXX")
 trap 'rm -rf "$dir"' EXIT

@@ -14,12 +14,13 @@ known "$parts" disk seeds databases cost limited guest cuts simulated again
 [ "$(id -u)" = 0 ] || fail "bench-sync.sh: must be run as root, since it makes and mounts file systems"
 scripts/setup.sh bench-sync
 find_cargo
-export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
+export NENRIN=${NENRIN:-$(release)/nenrin}
 "$CARGO" build --release --locked --quiet -p nenrin-bench -p nenrin-sim
 # The control of what is mounted by this front end.
 "$CARGO" build --release --locked --quiet -p nenrin-fuse --example bare
-bench=$PWD/target/release/nenrin-bench
-export NENRIN_SIM=$PWD/target/release/nenrin-sim NENRIN_BENCH_SCRIPTS=$PWD/scripts/work
+bench=$(release)/nenrin-bench
+NENRIN_SIM=$(release)/nenrin-sim NENRIN_BENCH_SCRIPTS=$PWD/scripts/work
+export NENRIN_SIM NENRIN_BENCH_SCRIPTS
 mkdir -p "$out"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-sync.XXXXXX")
 # The server of a database benchmark must be able to enter.

@@ -11,6 +11,7 @@ if [ $# -ne 2 ] || [ ! -x "$1" ] || [ ! -x "$2" ]; then fail "bench-turns.sh: tw
 before=$(realpath "$1") after=$(realpath "$2")
 find_cargo
 "$CARGO" build --release --locked --quiet -p nenrin-bench
+bench=$(release)/nenrin-bench
 out=${OUT:-$PWD/bench-results/turns}
 mkdir -p "$out"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-turns.XXXXXX")
@@ -24,7 +25,7 @@ for turn in $(seq "${TURNS:-5}"); do
     for name in before after; do
         program=$before
         [ $name = before ] || program=$after
-        target/release/nenrin-bench --nenrin "$program" --suite sync --only "$rows" --contenders "$contenders" \
+        "$bench" --nenrin "$program" --suite sync --only "$rows" --contenders "$contenders" \
             --slices "${SLICES:-4}" --size "${SIZE:-1G}" --dir "$dir/work" --out "$dir/out" --keep-images >"$dir/log" 2>&1 ||
             { tail -5 "$dir/log" >&2; fail "bench-turns.sh: turn $turn of the program $name failed"; }
         mv "$dir/out/results.json" "$out/$name-$turn.json"

@@ -4,4 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 find_cargo
-exec "$CARGO" build --release --locked --quiet -p nenrin
+built=$("$CARGO" build --release --locked --quiet --message-format json-render-diagnostics -p nenrin | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+[ -n "$built" ] || exit 1
+# What is installed and tested is this, and no old one.
+[ "$(realpath "$built")" = "$(realpath "$(release)/nenrin" 2>/dev/null)" ] || fail "cargo put the program at $built, and not in $(release): is there a configuration that says build.target?"

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-nenrin=${NENRIN:-$PWD/target/release/nenrin}
+nenrin=${NENRIN:-$(release)/nenrin}
 out=${OUT:-$PWD/docs/comparison}
 size=${SIZE:-8G} work_size=${WORK_SIZE:-512M} guest_size=${GUEST_SIZE:-1G} runs=${RUNS:-3}
 image_size=${IMAGE_SIZE:-10G} parts=" ${PARTS:-large work guest guest-work} "

@@ -14,7 +14,7 @@ images=${1:-200000} minutes=${2:-15}
 jobs=$(nproc)
 
 # Every deliberate break must be noticed, in the build of the unit tests: what is tested below that is what is shipped.
-target=${CARGO_TARGET_DIR:-target}
+target=$(dirname "$(release)")
 "$CARGO" test --locked --quiet --workspace --features "$TEST_FEATURES" --no-run
 # With the program, which the scripts behind this want: to optimise one as a whole keeps one processor busy, and for minutes.
 "$CARGO" build --release --locked --quiet -p nenrin-sim -p nenrin

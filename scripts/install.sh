@@ -25,9 +25,11 @@ if [ "${1:-}" = --remove ]; then
     exit 0
 fi
 [ -w "$bin" ] || mkdir -p "$bin" 2>/dev/null || fail "cannot write to $bin: run sudo make install"
-install -D -m 755 target/release/nenrin "$bin/nenrin"
+program=$(release)/nenrin
+[ -x "$program" ] || fail "$program is missing: make build"
+install -D -m 755 "$program" "$bin/nenrin"
 mkdir -p "$man" 2>/dev/null || fail "cannot write to $man: run sudo make install"
-target/release/nenrin help --man "$man" || fail "the manual is not in $man"
+"$program" help --man "$man" || fail "the manual is not in $man"
 mkdir -p "$sbin" 2>/dev/null || true
 for name in $names; do
     ln -sf "$prefix/bin/nenrin" "$sbin/$name" || fail "cannot write to $sbin: run sudo make install"

@@ -11,4 +11,4 @@ find_cargo
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-large.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 # shellcheck disable=SC2086
-python3 scripts/work/large.py --nenrin "${NENRIN:-$PWD/target/release/nenrin}" --dir "$dir" --gib ${GIB:-8 1024 8192} --seconds "${SECONDS_EACH:-10}"
+python3 scripts/work/large.py --nenrin "${NENRIN:-$(release)/nenrin}" --dir "$dir" --gib ${GIB:-8 1024 8192} --seconds "${SECONDS_EACH:-10}"

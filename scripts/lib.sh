@@ -51,6 +51,20 @@ find_cargo() {
     fail "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
 }
 
+# Where cargo puts what is built for release, which the environment or a configuration of cargo's may say. From the root of the repository.
+release() {
+    built=$( (find_cargo && "$CARGO" metadata --no-deps --offline --format-version 1) 2>/dev/null | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+    say "${built:-${CARGO_TARGET_DIR:-$PWD/target}}${CARGO_BUILD_TARGET:+/$CARGO_BUILD_TARGET}/release"
+}
+
+# A word as a shell takes it.
+quoted() {
+    case $1 in
+    *[!A-Za-z0-9/._+-]*) printf "'%s'\n" "$(printf %s "$1" | sed "s/'/'\\\\''/g")" ;;
+    *) say "$1" ;;
+    esac
+}
+
 # Under sudo, the cargo of who called it.
 sudo_user_cargo() {
     [ -n "${SUDO_USER:-}" ] || return 0

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 image=$1 size=$2 dir=$3
-nenrin=target/release/nenrin
+nenrin=$(release)/nenrin
 
 # The kernel still knows the attributes of a dead mount, so ask its program.
 if mountpoint -q "$dir" && stat -f "$dir" >/dev/null 2>&1; then
@@ -16,6 +16,8 @@ else
     "$nenrin" mount "$image" "$dir"
     say "$image is mounted at $dir. Try:"
 fi
+# What is to be typed: where the program is within the repository, by its short name.
+nenrin=$(quoted "${nenrin#"$PWD"/}") image=$(quoted "$image") dir=$(quoted "$dir")
 cat <<T
     echo hello > $dir/note; $nenrin snapshot create $dir first; echo bye > $dir/note
     mkdir -p past; $nenrin mount -o at=first $image past; cat past/note; $nenrin umount past

@@ -5,9 +5,10 @@
 # Tracing costs some microseconds of each operation: compare what was traced with what was traced.
 # For example: OPTIONS=nopoll scripts/sync-stages.sh target/release/nenrin
 set -euo pipefail
-program=$(realpath "${1:-$(dirname "$0")/../target/release/nenrin}") OUT=${OUT:+$(realpath "$OUT")}
+program=${1:+$(realpath "$1")} OUT=${OUT:+$(realpath "$OUT")}
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
+program=${program:-$(release)/nenrin}
 [ "$(id -u)" = 0 ] || fail "sync-stages.sh: must be run as root, since it makes a loop device and traces the kernel"
 [ -x "$program" ] || fail "sync-stages.sh: build first (make build), or name the program"
 # Not every machine has it mounted.

@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
+export NENRIN=${NENRIN:-$(release)/nenrin}
 [ "$(id -u)" = 0 ] || fail "trace-cost.sh: must be run as root"
 for program in fio losetup python3 mkfs.ext4; do
     command -v "$program" >/dev/null || fail "trace-cost.sh: $program is missing"

@@ -4,11 +4,15 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 dir=$1
-# Not with mountpoint(1): a dead mount is none for it.
-path=$(cd "$(dirname "$dir")" && pwd -P)/$(basename "$dir")
-if grep -qF " $path fuse" /proc/mounts; then
-    target/release/nenrin umount "$dir"
+nenrin=$(release)/nenrin
+[ -x "$nenrin" ] || fail "$nenrin is missing: make build"
+# It knows best: a dead mount is none for mountpoint(1).
+if said=$("$nenrin" umount "$dir" 2>&1); then
+    [ -z "$said" ] || say "$said" >&2
 else
-    say "Nothing is mounted at $dir."
+    case $said in
+    *": nothing is mounted here"* | *": No such file or directory"*) say "Nothing is mounted at $dir." ;;
+    *) fail "$said" ;;
+    esac
 fi
 rmdir "$dir" 2>/dev/null || true

@@ -3,7 +3,8 @@
 # as the guide shows it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PATH="$PWD/target/release:$PATH"
+. scripts/lib.sh
+PATH="$(release):$PATH"
 dir=$(mktemp -d)
 export HOME=$dir
 cleanup() { nenrin umount "$HOME/work" >/dev/null 2>&1 || true; rm -rf "$dir"; }

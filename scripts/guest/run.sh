@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 [ $# = 4 ] || fail "run.sh: DIR OUT GIB JOB are needed"
 dir=$(cd "$1" && pwd) gib=$3 job=$4
 case $gib in *M) mib=${gib%M} ;; *) mib=$((gib * 1024)) ;; esac
-nenrin=${NENRIN:-$PWD/target/release/nenrin}
+nenrin=${NENRIN:-$(release)/nenrin}
 [ -e "$dir/base.cpio" ] || fail "run.sh: scripts/guest/setup.sh $dir comes first"
 [ -x "$nenrin" ] || fail "run.sh: $nenrin is missing: make build"
 mkdir -p "$2"

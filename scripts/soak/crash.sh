@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib.sh"
 cd "$(dirname "$0")/../.." && find_cargo
 "$CARGO" build --release --locked --quiet -p nenrin-sim
-sim=target/release/nenrin-sim jobs=$(nproc) minutes=$((SOAK_SECONDS / 60 + 1))
+sim=$(release)/nenrin-sim jobs=$(nproc) minutes=$((SOAK_SECONDS / 60 + 1))
 begin=$(date +%s)
 state=${SOAK_STATE:?}
 mkdir -p "$state"

@@ -9,7 +9,8 @@ PATH="$PATH:/usr/sbin:/sbin"
 for need in qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod modprobe:kmod apt-get:apt dpkg-deb:dpkg; do
     command -v "${need%%:*}" >/dev/null || { say "skipped: ${need%%:*} is missing (apt-get install --no-install-recommends ${need#*:})"; exit 77; }
 done
-[ -x target/release/nenrin ] || fail "target/release/nenrin is missing: make build"
+program=$(release)/nenrin
+[ -x "$program" ] || fail "$program is missing: make build"
 dir=${GUEST_DIR:-${SOAK_STATE:-/var/tmp/nenrin-guest}}
 mkdir -p "$dir/debs"
 dir=$(cd "$dir" && pwd -P)
@@ -44,7 +45,7 @@ root=$dir/root
 rm -rf "${root:?}"
 mkdir -p "$root"/{bin,sbin,proc,sys,dev,run,tmp,mods,mnt,was,etc,root,usr/bin,usr/sbin}
 cp "$(find "$dir/busybox" -path '*/bin/busybox' -type f | head -n 1)" "$root/bin/busybox"
-with_libraries target/release/nenrin
+with_libraries "$program"
 fsx=
 if [ -x target/tools/bin/fsx ]; then with_libraries target/tools/bin/fsx; fsx=1; fi
 for module in virtio_pci virtio_blk crc32c_generic crc32c_intel fuse; do

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 . scripts/lib.sh
 [ "$(id -u)" = 0 ] || { say "skipped: needs root"; exit 77; }
 [ -e /dev/fuse ] || { say "skipped: no /dev/fuse"; exit 77; }
-PATH="$PWD/target/release:$PATH:/usr/sbin:/sbin"
+PATH="$(release):$PATH:/usr/sbin:/sbin"
 if ! command -v smbd >/dev/null || ! command -v smbclient >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     { apt-get update -qq && apt-get install -qq -y --no-install-recommends samba samba-vfs-modules smbclient; } </dev/null >/dev/null 2>&1 ||

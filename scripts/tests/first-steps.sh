@@ -4,7 +4,8 @@ set -eu
 cd "$(dirname "$0")/../.."
 [ -e /dev/fuse ] || { echo "skipped: no /dev/fuse"; exit 77; }
 [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || { echo "skipped: no fusermount3"; exit 77; }
-PATH="$PWD/target/release:$PATH"
+. scripts/lib.sh
+PATH="$(release):$PATH"
 HOME=$(mktemp -d)
 export HOME PATH
 cleanup() {

@@ -5,11 +5,15 @@ set -eu
 cd "$(dirname "$0")/../.."
 [ -e /dev/fuse ] || { echo "skipped: no /dev/fuse"; exit 77; }
 [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || { echo "skipped: no fusermount3"; exit 77; }
-dir=$(mktemp -d)
-nenrin=$PWD/target/release/nenrin
+base=$(mktemp -d)
+# With a blank, which /proc/mounts does not show as one.
+dir="$base/a b"
+mkdir "$dir"
+. scripts/lib.sh
+nenrin=$(release)/nenrin
 cleanup() {
     for mount in "$dir/past" "$dir/mnt"; do "$nenrin" umount "$mount" >/dev/null 2>&1 || true; done
-    rm -rf "$dir"
+    rm -rf "$base"
 }
 trap cleanup EXIT
 make() { command make --no-print-directory "$@" IMAGE="$dir/test.img" SIZE=64M MNT="$dir/mnt" </dev/null; }
@@ -24,15 +28,17 @@ after=$("$nenrin" info --json "$dir/mnt" | grep '"pid"')
 [ "$before" = "$after" ] || { echo "make mount started a second daemon"; exit 1; }
 
 # What it says to try, line by line; the last line unmounts.
-tries=${tries//mkdir -p past/mkdir -p "$dir/past"}
-tries=${tries//"$dir/test.img past"/"$dir/test.img $dir/past"}
-tries=${tries//cat past/cat "$dir/past"}
-tries=${tries//umount past/umount "$dir/past"}
-tries=${tries//make umount/make umount MNT="$dir/mnt"}
+tries=${tries//mkdir -p past/mkdir -p "'$dir/past'"}
+tries=${tries//"'$dir/test.img' past"/"'$dir/test.img' '$dir/past'"}
+tries=${tries//cat past/cat "'$dir'/past"}
+tries=${tries//umount past/umount "'$dir/past'"}
+tries=${tries//make umount/make umount MNT="'$dir/mnt'"}
 said=$(bash -eu -c "$tries" 2>&1) || { echo "$said"; exit 1; }
 grep -q '^hello$' <<<"$said" || { echo "$said"; echo "the past does not say hello"; exit 1; }
 [ -e "$dir/test.img" ] && [ ! -e "$dir/mnt" ]
-make umount >/dev/null
+# Nothing is mounted any more, which is no failure.
+said=$(make umount)
+grep -qF "Nothing is mounted at $dir/mnt." <<<"$said" || { echo "$said"; exit 1; }
 
 make mount >/dev/null
 [ "$(cat "$dir/mnt/note")" = bye ]
@@ -40,6 +46,14 @@ pid=$("$nenrin" info --json "$dir/mnt" | sed -n 's/.*"pid": \([0-9]*\).*/\1/p')
 kill -9 "$pid"
 make mount >/dev/null
 [ "$(cat "$dir/mnt/note")" = bye ]
+# What is in use stays mounted, and make umount fails.
+(cd "$dir/mnt" && exec sleep 60) &
+sleeper=$!
+until [ "$(readlink "/proc/$sleeper/cwd")" = "$dir/mnt" ]; do sleep 0.05; done
+! make umount >/dev/null 2>"$base/said" || { echo "what is in use was unmounted"; exit 1; }
+kill "$sleeper"
+wait "$sleeper" 2>/dev/null || true
+grep -q "in use by sleep" "$base/said" || { cat "$base/said"; exit 1; }
 make umount >/dev/null
 [ ! -e "$dir/mnt" ]
 echo "make mount and make umount work"

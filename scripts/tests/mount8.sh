@@ -65,6 +65,21 @@ code=0
 mount -t nenrin -o frob "$img" "$dir" 2>"$W/said" || code=$?
 [ $code != 0 ] && grep -q frob "$W/said" || wrong "an unknown option: $code, $(cat "$W/said")"
 
+# Nothing is done in another place than was asked for.
+unshare --mount --propagation private sleep 300 &
+other=$!
+until [ "$(readlink /proc/$other/ns/mnt)" != "$(readlink /proc/self/ns/mnt)" ]; do sleep 0.05; done
+! mount -N "$other" -t nenrin "$img" "$dir" 2>"$W/said" || wrong "mounted where it was not to be"
+grep -q "another mount name space" "$W/said" || wrong "mount -N: $(cat "$W/said")"
+! mountpoint -q "$dir" || wrong "mount -N mounted here"
+mount -t nenrin "$img" "$dir"
+! umount -N "$other" "$dir" 2>"$W/said" || wrong "unmounted what was not meant"
+mountpoint -q "$dir" || wrong "umount -N unmounted here"
+umount "$dir"
+gone
+kill "$other"
+wait "$other" 2>/dev/null || true
+
 for _ in 1 2 3 4 5; do
     mount -t nenrin "$img" "$dir"
     echo two >"$dir/note"

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/../.."
 [ -w /dev/fuse ] || { echo "skipped: no /dev/fuse"; exit 77; }
 [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || { echo "skipped: no fusermount3"; exit 77; }
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
-nenrin=${NENRIN:-$PWD/target/release/nenrin}
+. scripts/lib.sh
+nenrin=${NENRIN:-$(release)/nenrin}
 [ -x "$nenrin" ] || cargo build --locked --release -q -p nenrin
 dir=$(mktemp -d)
 holders=()

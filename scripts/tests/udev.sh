@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The rule for udev: where make install puts it, that the program it asks answers as libblkid would, and, by udevadm without a
-# daemon and in a /dev of its own, which properties and links devices get by it: with a strange label, one of two of a volume, with
-# another file system, with something else made over a volume, with nothing.
+# daemon and in a /dev of its own, which properties and links devices get by it: with a strange label, one of two of a volume, a
+# partition, with another file system, with something else made over a volume, with nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/work/lib.sh
@@ -16,7 +16,7 @@ without() { ! grep -qE "$2" "$1" || { cat "$1" >&2; wrong "udevadm says: $2"; };
 if [ "${1:-}" = inside ]; then
     W=$2 UDEVADM=$3
     shift 3
-    read -r plain first second ext stale empty <<<"$*"
+    read -r plain first second ext stale empty disk <<<"$*"
     nodes() { for l in "$@"; do mknod -m 600 "$l" b 7 "${l#/dev/loop}"; done; }
     mount -t tmpfs none /run
     mount -t tmpfs none /dev
@@ -50,6 +50,20 @@ if [ "${1:-}" = inside ]; then
     done | sort -u >"$W/subs"
     [ "$(wc -l <"$W/subs")" = 2 ] || wrong "not two devices: $(cat "$W/subs")"
     [ -e /dev/disk/by-label/pair ] || wrong "no link to either of two devices"
+
+    # A partition has from its disk that there is a partition table, by 60-persistent-storage, and is what it has itself.
+    part=${disk}p1
+    # shellcheck disable=SC2046 # two numbers
+    mknod -m 600 "$part" b $(tr : ' ' <"/sys/class/block/${part#/dev/}/dev")
+    asked "$disk" >"$W/out"
+    has "$W/out" ID_PART_TABLE_TYPE=dos
+    without "$W/out" 'nenrin probe --udev /dev|ID_FS_TYPE=nenrin'
+    asked "$part" >"$W/out"
+    has "$W/out" ID_PART_TABLE_TYPE=dos
+    has "$W/out" ID_FS_TYPE=nenrin
+    [ "/dev/$(basename "$(readlink "/dev/disk/by-uuid/$(cat "$W/part.uuid")")")" = "$part" ] || wrong "no link to a partition"
+    [ "$(findfs "UUID=$(cat "$W/part.uuid")")" = "$part" ] || wrong "findfs UUID= of a partition"
+    [ "$(findfs LABEL=part)" = "$part" ] || wrong "findfs LABEL= of a partition"
 
     # Where others have said what it is, or that nobody may look, the program is not even asked.
     asked "$ext" >"$W/out"
@@ -132,11 +146,12 @@ if "$UDEVADM" verify --help >/dev/null 2>&1; then
     "$UDEVADM" verify --no-style "$W/66-nenrin.rules" >"$W/out" 2>&1 || { cat "$W/out" >&2; wrong "udevadm verify"; }
 fi
 is_root || { say "   skipped: udevadm test needs root"; exit 0; }
-need losetup unshare findfs
+need losetup partx unshare findfs
 LOOPS=()
-trap 'code=$?; set +e; trap - ERR; for l in "${LOOPS[@]}"; do losetup --detach "$l"; done; (exit $code); finish' EXIT
-for name in plain first second ext stale empty; do
+trap 'code=$?; set +e; trap - ERR; partx -d "${LOOPS[6]:-none}" 2>/dev/null; for l in "${LOOPS[@]}"; do losetup --detach "$l"; done; (exit $code); finish' EXIT
+for name in plain first second ext stale empty disk; do
     truncate -s 64M "$W/$name.raw"
+    [ $name != disk ] || truncate -s 66M "$W/$name.raw"
     LOOP=$(losetup --find --show "$W/$name.raw") || skip "losetup does not work here"
     LOOPS+=("$LOOP")
 done
@@ -147,6 +162,13 @@ mkfs.ext4 -q "${LOOPS[3]}"
 "$NENRIN" mkfs --label stale "${LOOPS[4]}" >/dev/null
 printf LUKS | dd of="${LOOPS[4]}" conv=notrunc status=none
 printf '\xba\xbe\0\1' | dd of="${LOOPS[4]}" bs=1 seek=4 conv=notrunc status=none
+# A disk on which there was a volume, with a partition table now, and a volume on its first partition.
+"$NENRIN" mkfs --label old "${LOOPS[6]}" >/dev/null
+"$NENRIN" mkfs --json --sparse --size 64M --label part "$W/part.img" | uuid >"$W/part.uuid"
+dd if="$W/part.img" of="${LOOPS[6]}" bs=1M seek=1 conv=notrunc status=none
+printf '\0\0\0\0\x83\0\0\0\0\x08\0\0\0\0\x02\0' | dd of="${LOOPS[6]}" bs=1 seek=446 conv=notrunc status=none
+printf '\x55\xaa' | dd of="${LOOPS[6]}" bs=1 seek=510 conv=notrunc status=none
+partx -a "${LOOPS[6]}"
 cp "$NENRIN" "$W/nenrin"
 unshare --mount --propagation private "$0" inside "$W" "$UDEVADM" "${LOOPS[@]}"
-figure "devices that udev was asked about" 6
+figure "devices that udev was asked about" 8

@@ -12,7 +12,7 @@
 #   figure WHAT VALUE    one line of the report
 . scripts/lib.sh
 
-NENRIN=${NENRIN:-$PWD/target/release/nenrin}
+NENRIN=${NENRIN:-$(release)/nenrin}
 HERE=$PWD/scripts/work
 
 skip() { say "skipped: $*"; exit 77; }

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 find_cargo
 images=${1:-20000} minutes=${2:-2} out=${OUT:-docs/benchmarks/sync/simulated.jsonl} jobs=$(nproc)
 "$CARGO" build --release --locked --quiet -p nenrin-sim -p nenrin-bench
-target=${CARGO_TARGET_DIR:-target}/release
+target=$(release)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM

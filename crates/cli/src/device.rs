@@ -4,6 +4,8 @@ use crate::error::Fail;
 use crate::{clock, signature, sys};
 use nenrin_core::{DeviceHealth, Error, Fs, MountOptions};
 use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, HostId, HostPlace, OpenMode, make_best, open_best};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -144,6 +146,19 @@ pub fn identities(path: &Path) -> Vec<String> {
     identity(path).into_iter().chain(identities_beneath(path)).collect()
 }
 
+/// The same of what a link to something open leads to. Whoever serves a file is not asked.
+pub fn identities_open(link: &Path) -> Vec<String> {
+    let flags = StatxFlags::TYPE | StatxFlags::INO;
+    let Ok(meta) = statx(CWD, link, AtFlags::STATX_DONT_SYNC, flags) else { return Vec::new() };
+    match FileType::from_raw_mode(meta.stx_mode.into()) {
+        FileType::BlockDevice => identities(link),
+        _ => {
+            let of = libc::makedev(meta.stx_dev_major, meta.stx_dev_minor);
+            vec![identity_by(HostId::File(of, meta.stx_ino))]
+        }
+    }
+}
+
 /// Of what it shows the whole of.
 pub fn identities_beneath(path: &Path) -> Vec<String> {
     nenrin_device::same_as(path).unwrap_or_default().iter().map(identity_of).collect()
@@ -162,6 +177,20 @@ pub fn identity_by(id: HostId) -> String {
     }
 }
 
+/// What is a number, and no path, whatever there is of that name: which one it is, where there can be a device with it.
+pub fn number(text: &str) -> Option<Option<u16>> {
+    let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| text.parse().ok())
+}
+
+/// A device as the owner understands it, whose working directory is another.
+pub fn for_owner(which: &OsStr) -> String {
+    let path = Path::new(which);
+    let is_path = which.to_str().and_then(number).is_none() && path.exists();
+    let shown = if is_path { absolute(path) } else { path.to_owned() };
+    shown.to_string_lossy().into_owned()
+}
+
 /// The device that a number or a path means.
 pub fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
     meant(fs.health(), text).ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
@@ -169,12 +198,14 @@ pub fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
 
 /// See [`member`]. A path that is no text comes as it is shown, which may be how several are, or what another file is called.
 fn meant(all: Vec<DeviceHealth>, text: &str) -> Option<DeviceHealth> {
-    let number = text.parse::<u16>().ok();
+    if let Some(number) = number(text) {
+        return all.into_iter().find(|d| number == Some(d.index + 1));
+    }
     let id = fs::metadata(text).ok().map(|meta| HostId::of(&meta));
     // By what was opened: what is at its path by now may be another. Its name may be that of several.
     let is_it = |d: &DeviceHealth| {
         let is_there = |place: &HostPlace| id == Some(place.id) || place.path == Path::new(text);
-        number == Some(d.index + 1) || d.place.as_ref().map_or(d.name.as_deref() == Some(text), is_there)
+        d.place.as_ref().map_or(d.name.as_deref() == Some(text), is_there)
     };
     let is_shown_so = |d: &DeviceHealth| d.place.as_ref().is_some_and(|place| place.path.to_string_lossy() == text);
     let is_only_shown = id.is_none() && all.iter().filter(|d| is_shown_so(d)).count() == 1;

@@ -3,6 +3,7 @@
 
 use crate::error::{At, Fail};
 use crate::mounts;
+use crate::restore::names_in;
 use crate::then::Then;
 use nenrin_fuse::INO_MASK;
 use rustix::fs as sys;
@@ -163,8 +164,8 @@ impl Looking<'_> {
             self.print.add(below, meta);
         }
         if is_ours && meta.is_dir() {
-            for entry in fs::read_dir(path).at(path.display())? {
-                let path = entry.at(path.display())?.path();
+            for name in names_in(path).at(path.display())? {
+                let path = path.join(name);
                 let meta = fs::symlink_metadata(&path).at(path.display())?;
                 self.look(&path, &meta)?;
             }
@@ -205,8 +206,8 @@ impl Walk<'_> {
             }
         }
         if meta.is_dir() {
-            for entry in fs::read_dir(path).at(path.display())? {
-                let path = entry.at(path.display())?.path();
+            for name in names_in(path).at(path.display())? {
+                let path = path.join(name);
                 let meta = fs::symlink_metadata(&path).at(path.display())?;
                 self.look(&path, &meta)?;
             }

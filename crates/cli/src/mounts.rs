@@ -163,6 +163,12 @@ fn others() -> impl Iterator<Item = u32> {
     all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).filter(move |pid| *pid != own)
 }
 
+/// The links to the files that a process has open; of one whose number is not known none.
+pub fn opened_by(pid: i32) -> impl Iterator<Item = PathBuf> {
+    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+    pid.into_iter().flat_map(links_of).filter(|link| link.parent().is_some_and(|above| above.ends_with("fd")))
+}
+
 /// The links to what a process uses.
 fn links_of(pid: u32) -> impl Iterator<Item = PathBuf> {
     let base = PathBuf::from(format!("/proc/{pid}"));

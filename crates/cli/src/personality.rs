@@ -10,10 +10,13 @@
 
 use crate::cmd::{check, mkfs, mount, umount};
 use crate::command::text_value;
-use crate::error::{Fail, Outcome};
+use crate::error::{At, Fail, Outcome};
+use crate::output::shell_quoted;
 use crate::{device, members, output, tag};
 use nenrin_device::OpenMode;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A name, and what the program does when it is called by it.
@@ -76,7 +79,8 @@ fn mount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
             lexopt::Arg::Short('s' | 'n' | 'v') => {}
             lexopt::Arg::Short('r') => call.options.push("ro".to_owned()),
             lexopt::Arg::Short('w') => call.options.push("rw".to_owned()),
-            lexopt::Arg::Short('t' | 'N') => drop(parser.value()?),
+            lexopt::Arg::Short('t') => drop(parser.value()?),
+            lexopt::Arg::Short('N') => in_own_space(&parser.value()?, "mount DEVICE DIR")?,
             other => return Err(Fail::from(other.unexpected())),
         }
     }
@@ -87,6 +91,23 @@ fn mount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
         return crate::options::parse(&call.options).map(|_| 0);
     }
     mount::mount(&call, device, Path::new(directory))
+}
+
+/// mount(8) and umount(8) with -N leave it to their helper to go to another mount name space. The owner of a volume is reached by
+/// paths, and so are its devices, which are others there: who wants that goes there before.
+fn in_own_space(space: &OsStr, what: &str) -> Result<(), Fail> {
+    let given = space.to_string_lossy();
+    let is_number = !given.is_empty() && given.bytes().all(|b| b.is_ascii_digit());
+    let path = if is_number { Path::new("/proc").join(space).join("ns/mnt") } else { PathBuf::from(space) };
+    let [own, meant] = [Path::new("/proc/self/ns/mnt"), &path].map(|path| {
+        let meta = fs::metadata(path).at(path.display())?;
+        Ok::<_, Fail>((meta.dev(), meta.ino()))
+    });
+    if own? == meant? {
+        return Ok(());
+    }
+    let there = format!("nsenter --mount={} nenrin {what} does that there", shell_quoted(&path));
+    Err(Fail::new(format!("-N {given}: nothing is done in another mount name space from here; {there}")))
 }
 
 /// So that a plain umount(8), too, returns when everything is on the device.
@@ -101,7 +122,8 @@ fn umount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
             lexopt::Arg::Short('l') => lazy = true,
             lexopt::Arg::Short('f') => force = true,
             lexopt::Arg::Short('n' | 'r' | 'v') => {}
-            lexopt::Arg::Short('t' | 'N') => drop(parser.value()?),
+            lexopt::Arg::Short('t') => drop(parser.value()?),
+            lexopt::Arg::Short('N') => in_own_space(&parser.value()?, "umount DIR")?,
             lexopt::Arg::Value(v) if directory.is_none() => directory = Some(PathBuf::from(v)),
             other => return Err(Fail::from(other.unexpected())),
         }

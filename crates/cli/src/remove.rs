@@ -10,26 +10,77 @@ use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+
+/// Directories that are held open at most, one in the other; what lies deeper is moved up first.
+const OPEN_MAX: usize = 64;
+/// Names that are tried for what is moved up, where others are there.
+const NAMES_MAX: u32 = 1000;
 
 /// Removes what has a name in a directory, with all that is in it on the file system `device`.
 ///
 /// # Errors
 /// What the kernel says; that something is mounted in it.
 pub fn tree(parent: &impl AsFd, name: &CStr, device: u64) -> io::Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = match sys::openat(parent, name, flags, Mode::empty()) {
-        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(sys::unlinkat(parent, name, AtFlags::empty())?),
-        other => enterable(other?, device)?,
-    };
-    // One descriptor for each directory above is enough.
-    let mut listed = Dir::new(directory)?;
+    let Some(mut top) = directory(parent, name, device)? else { return Ok(()) };
+    let mut left = names(&mut top)?;
+    let mut moved = Moved { top: top.fd()?, names: Vec::new(), count: 0 };
+    while let Some(name) = left.pop() {
+        below(&top.fd()?, &name, device, &mut moved, 1)?;
+        left.append(&mut moved.names);
+    }
+    drop(top);
+    Ok(sys::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+/// What was moved to the top of the tree, of which it has no more to be held open than of any other.
+struct Moved<'a> {
+    top: BorrowedFd<'a>,
+    names: Vec<CString>,
+    count: u32,
+}
+
+impl Moved<'_> {
+    /// Moves what has a name in a directory of the tree. Whatever is moved by that lies in the tree, and goes with it.
+    fn take(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+        let mut failed = Errno::EXIST;
+        for _ in 0..NAMES_MAX {
+            self.count += 1;
+            let new = CString::new(format!(".deep-{}", self.count))?;
+            match sys::renameat(parent, name, self.top, &new) {
+                Ok(()) => {
+                    self.names.push(new);
+                    return Ok(());
+                }
+                Err(e @ (Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR)) => failed = e,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(failed.into())
+    }
+}
+
+fn below(parent: &impl AsFd, name: &CStr, device: u64, moved: &mut Moved<'_>, depth: usize) -> io::Result<()> {
+    let Some(mut listed) = directory(parent, name, device)? else { return Ok(()) };
+    if depth == OPEN_MAX {
+        return moved.take(parent.as_fd(), name);
+    }
     for name in names(&mut listed)? {
-        tree(&listed.fd()?, &name, device)?;
+        below(&listed.fd()?, &name, device, moved, depth + 1)?;
     }
     drop(listed);
     Ok(sys::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+/// The directory of that name, to be listed; anything else of that name is removed.
+fn directory(parent: &impl AsFd, name: &CStr, device: u64) -> io::Result<Option<Dir>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match sys::openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::NOTDIR | Errno::LOOP) => Ok(sys::unlinkat(parent, name, AtFlags::empty()).map(|()| None)?),
+        // One descriptor for each directory is enough.
+        other => Ok(Some(Dir::new(enterable(other?, device)?)?)),
+    }
 }
 
 /// The same directory, open for reading and so that its owner may take out what is in it.
@@ -58,7 +109,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::{MetadataExt, symlink};
     use std::path::Path;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -102,6 +153,37 @@ mod tests {
         assert!(sings(&outside));
         assert_eq!(removed(dir.path(), c"top").unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::set_permissions(&outside, Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// As deep as names of one letter lead, and deeper: beside what is called as what is moved up.
+    #[test]
+    fn what_is_deep_goes_with_few_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("top")).unwrap();
+        fs::create_dir_all(dir.path().join("top/.deep-1/full")).unwrap();
+        fs::write(dir.path().join("top/.deep-2"), "").unwrap();
+        let mut at = OwnedFd::from(File::open(dir.path().join("top")).unwrap());
+        for _ in 0..3000 {
+            sys::mkdirat(&at, c"d", Mode::from_raw_mode(0o700)).unwrap();
+            sys::mkdirat(&at, c"e", Mode::from_raw_mode(0o700)).unwrap();
+            at = sys::openat(&at, c"d", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        }
+        drop(at);
+        let (done, most) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let of_tree =
+                        |fd: &fs::DirEntry| fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(dir.path()));
+                    let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter(of_tree).count();
+                    most.fetch_max(open, Ordering::Relaxed);
+                }
+            });
+            removed(dir.path(), c"top").unwrap();
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(!dir.path().join("top").exists());
+        assert!((1..OPEN_MAX + 8).contains(&most.load(Ordering::Relaxed)), "{most:?}");
     }
 
     /// Whose the tree was puts a link in the place of a directory, and that back, all the time.

@@ -30,6 +30,7 @@ use crate::less::{self, Shown};
 use crate::output::shell_quoted;
 use attributes::{NotTaken, Xattr, has_access_list, is_privileged, mode_then, set_xattrs, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
+pub use names::names_in;
 use names::{Names, takes_no_link};
 pub use place::exists;
 use place::{Left, Place, Stop, is_replaceable};
@@ -550,15 +551,13 @@ impl<'a> Work<'a> {
     /// Whether it was made: what is not known is not.
     fn directory(&mut self, from: &Path, to: &Path, path: &Path) -> Result<bool, Fail> {
         // What is in it comes at once or not at all.
-        let entries = fs::read_dir(from).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let Some(entries) = self.known(from, entries)? else { return Ok(false) };
+        let Some(entries) = self.known(from, names_in(from))? else { return Ok(false) };
         let made = DirBuilder::new().mode(0o700).create(to);
         if self.made(from, to, made)?.is_none() {
             return Ok(false);
         }
         self.depth += 1;
-        for entry in entries {
-            let name = entry.file_name();
+        for name in entries {
             // A state that was cut while something was restored has that, half made.
             let is_private = |m: Metadata| m.is_dir() && m.mode() & 0o777 == 0o700;
             if is_hidden(name.as_encoded_bytes()) && fs::symlink_metadata(from.join(&name)).is_ok_and(is_private) {

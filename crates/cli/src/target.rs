@@ -2,7 +2,7 @@
 
 use crate::control::{self, CheckpointData, Client, Request, SegmentData, VolumeInfo};
 use crate::error::Fail;
-use crate::{device, members, mounts, report, tag};
+use crate::{device, machine, members, mounts, report, tag};
 use nenrin_core::{Fs, MountOptions};
 use nenrin_device::{DeviceError, OpenMode};
 use std::fs;
@@ -18,10 +18,21 @@ pub enum Target {
     Device(Arc<Fs>, PathBuf),
 }
 
+/// Whether what there is may be a mount that cannot be looked at: also root may not look at one that is for its user alone.
+fn is_closed(e: &io::Error) -> bool {
+    mounts::is_out_of_reach(e) || e.kind() == io::ErrorKind::PermissionDenied
+}
+
 /// Whether that is one of our mounts, of which not even the root can be read, or in one whose program has ended.
 fn is_ours(path: &Path, e: &io::Error) -> bool {
     let is_dead = e.kind() == io::ErrorKind::NotConnected;
     mounts::of(path).is_ok_and(|(mount, real)| mount.fstype == mounts::FSTYPE && (is_dead || mount.point == real))
+}
+
+/// Whether a file lies on a volume and is no image of one. Its lock is not touched to see that: programs have it, and try for it.
+fn is_content(file: &Path) -> bool {
+    let is_on_ours = mounts::of(file).is_ok_and(|(mount, _)| mount.fstype == mounts::FSTYPE);
+    is_on_ours && !matches!(machine::sign_of(file), Ok(Some(_)))
 }
 
 impl Target {
@@ -34,12 +45,12 @@ impl Target {
         if members::split(path).len() > 1 {
             return Self::of_devices(path);
         }
-        let directory = match fs::metadata(path) {
-            Ok(m) => m.is_dir(),
-            Err(e) if mounts::is_out_of_reach(&e) && is_ours(path, &e) => true,
+        let stands_for_its_volume = match fs::metadata(path) {
+            Ok(m) => m.is_dir() || m.is_file() && is_content(path),
+            Err(e) if is_closed(&e) && is_ours(path, &e) => true,
             Err(e) => return Err(Fail::at(path.display(), e)),
         };
-        if directory {
+        if stands_for_its_volume {
             return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
         }
         Self::of_devices(path)
@@ -53,12 +64,15 @@ impl Target {
             (None, None) => {}
         }
         let mut members = match members::try_open(&absolute, OpenMode::READER) {
-            Ok(members) => members?,
-            // A file on a volume stands for the volume, if it is not one itself.
+            Ok(members) => members.map_err(|e| control::mounted_by_another(&absolute).unwrap_or(e))?,
+            // What else there is on a volume stands for it, too.
             Err(DeviceError::NotADevice) => {
                 return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
             }
-            Err(e) => return Err(device::describe(path, OpenMode::READER, &e)),
+            Err(e) => {
+                let what = || device::describe(path, OpenMode::READER, &e);
+                return Err(control::mounted_by_another(&absolute).unwrap_or_else(what));
+            }
         };
         members.leave_out_misfits(&members::split(path));
         let options = MountOptions { read_only: true, degraded: true, ..MountOptions::default() };

@@ -140,6 +140,8 @@ pub enum Break {
     HeldThinned,
     /// Who deletes something of the past takes the oldest checkpoint without a name along.
     DeletedBesides,
+    /// Who asks for room has the oldest checkpoint go, whether room is short or not.
+    ShedForNothing,
     /// Deleting a snapshot, or checkpoints, is acknowledged before it is committed.
     DeletedUnsynced,
     /// A snapshot that is deleted loses its name with one commit, and goes with the next.
@@ -656,6 +658,8 @@ pub enum Break {
     LinesByNumber,
     /// An absent device counts as left out by whatever was last said of it.
     LeftAnew,
+    /// Content that goes with a name is committed as it is: whoever syncs next waits for its data.
+    CarriedUnsettled,
     /// Segments stay closed that were to go when the device table was another.
     ClosedForGone,
     /// What a truncation held back while a checkpoint was cut asks for none when it is committed.

@@ -9,7 +9,8 @@
 //! 2. Decoding untrusted bytes never panics and never allocates more than the
 //!    input justifies: bounds are checked before arithmetic.
 //! 3. Reserved fields are written as zero. A decoder ignores them, because a
-//!    feature bit announces every use of them.
+//!    feature bit announces every use of them, but of a field whose zeros mean
+//!    that a program did not know it.
 #![forbid(unsafe_code)]
 
 mod band;

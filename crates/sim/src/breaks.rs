@@ -98,7 +98,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 110] = [
+pub const TRIALS: [Trial; 111] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -159,6 +159,7 @@ pub const TRIALS: [Trial; 110] = [
     trial(Break::ThinnedTooMuch, "P6", Hunt::Calls(Profile::Past)),
     trial(Break::DeletedBesides, "P6", Hunt::Calls(Profile::Past)),
     trial(Break::HeldThinned, "P6", Hunt::Calls(Profile::Past)),
+    trial(Break::ShedForNothing, "P6", Hunt::Calls(Profile::Past)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::AnchorIgnored, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::LateNameIgnored, "P6", Hunt::Cuts(Profile::Keep)),

@@ -47,6 +47,14 @@ impl Recording {
     /// # Errors
     /// No permission, no tracefs, no such device, a file that cannot be written.
     pub fn start(devices: &[BlockDev], command: &[String], path: &Path) -> Result<Self, TraceError> {
+        Self::start_in(devices, command, path, path)
+    }
+
+    /// The same into `file`, which is to be called `path` later: failures name that.
+    ///
+    /// # Errors
+    /// As [`Recording::start`].
+    pub fn start_in(devices: &[BlockDev], command: &[String], file: &Path, path: &Path) -> Result<Self, TraceError> {
         let before = devices.iter().map(BlockDev::counters).collect::<Result<Vec<_>, _>>()?;
         let mut instance = Instance::new(devices)?;
         // Before the header, whose time must not be earlier than that of the events.
@@ -59,7 +67,7 @@ impl Recording {
             devices: devices.iter().map(DeviceInfo::from).collect(),
             source: "kernel".into(),
         };
-        let writer = Writer::create(path, &header)?;
+        let writer = Writer::create(file, &header).map_err(|e| e.of(path))?;
         let (orders, inbox) = channel();
         let worker = Worker { instance, writer, devices: devices.to_vec(), before, path: path.to_owned(), requests: 0 };
         let thread = std::thread::Builder::new().name("trace".into()).spawn(move || worker.run(&inbox));

@@ -40,8 +40,8 @@ pub const COMMAND: Command = Command {
             Under single and stripe a device that is added is no second copy of anything, and no profile can be changed later.\n\
             Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under the others\n\
             everything, so that all of it is spread over all devices. It goes on in the background when the command is interrupted,\n\
-            and with the next mount; the volume is whole all the time. A device to be removed can be told by its number, also when\n\
-            it is absent; it is free when the command has ended, and its content is not wiped.\n\
+            and with the next mount; the volume is whole all the time. A device of the volume can be told by its number, also when\n\
+            it is absent: digits alone are that, ./2 is a file. It is free when the command has ended, its content is not wiped.\n\
             replace: NEW takes the place of OLD, a path or a number of the list, and has to be as long as what is used of OLD; of a\n\
             longer one nenrin resize uses the rest. It gets what is written from the beginning, what was there before is copied.\n\
             Under mirror and parity OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command\n\

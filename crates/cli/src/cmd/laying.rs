@@ -77,7 +77,7 @@ pub fn remove(place: &Path, which: &OsStr, keep: bool, as_json: bool) -> Outcome
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
     let owner = target.owner()?;
-    let order: Order = owner.call(&Request::DeviceRemove { device: named(which), keep })?;
+    let order: Order = owner.call(&Request::DeviceRemove { device: device::for_owner(which), keep })?;
     let what = format!("device {} {}", order.number, if keep { "stays" } else { "is removed" });
     follow(owner, place, &order, as_json, (&what, &what))
 }
@@ -86,7 +86,7 @@ pub fn remove(place: &Path, which: &OsStr, keep: bool, as_json: bool) -> Outcome
 pub fn forgive(place: &Path, which: &OsStr, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
-    let number: u16 = target.owner()?.call(&Request::DeviceForgive { device: named(which) })?;
+    let number: u16 = target.owner()?.call(&Request::DeviceForgive { device: device::for_owner(which) })?;
     match as_json {
         true => output::json(&json!({ "device": number }))?,
         false => output::line(format!("{}: what device {number} did wrong is counted anew", place.display())),
@@ -99,16 +99,9 @@ pub fn resize(place: &Path, which: Option<&OsStr>, bytes: Option<u64>, as_json: 
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
     let owner = target.owner()?;
-    let order: Order = owner.call(&Request::Resize { device: which.map(named), bytes })?;
+    let order: Order = owner.call(&Request::Resize { device: which.map(device::for_owner), bytes })?;
     let what = format!("device {} is resized", order.number);
     follow(owner, place, &order, as_json, (&what, &what))
-}
-
-/// A device as the owner understands it, whose working directory is another.
-fn named(which: &OsStr) -> String {
-    let path = Path::new(which);
-    let shown = if path.exists() { device::absolute(path) } else { path.to_owned() };
-    shown.to_string_lossy().into_owned()
 }
 
 /// Waits until segments lie as they should, and before that for what is being forgotten, which is wiped meanwhile. `what` has happened

@@ -44,9 +44,7 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     super::mkfs::may_overwrite(new, wishes.force)?;
     let mut uuid = [0; 16];
     File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid)).at("/dev/urandom")?;
-    let path = Path::new(old);
-    let old = if path.exists() { device::absolute(path) } else { path.to_owned() };
-    let request = Request::Replace { old: old.to_string_lossy().into_owned(), new: device::absolute(new), uuid };
+    let request = Request::Replace { old: device::for_owner(old), new: device::absolute(new), uuid };
     let number: u16 = owner.call(&request)?;
     follow(owner, place, new, (number, uuid), wishes.json)
 }
@@ -57,7 +55,8 @@ fn is_to_be_made(owner: &mut Client, old: &OsStr, new: &Path) -> Fail {
     let is_meant = |d: &DeviceData| {
         let same =
             |path: &String| Path::new(path) == Path::new(old) || Path::new(path) == device::absolute(Path::new(old));
-        old.to_str().is_some_and(|text| text.parse() == Ok(d.number)) || d.path.as_ref().is_some_and(same)
+        let number = old.to_str().and_then(device::number);
+        number.map_or_else(|| d.path.as_ref().is_some_and(same), |number| number == Some(d.number))
     };
     let bytes = info.iter().flat_map(|i| &i.devices).find(|d| is_meant(d)).map(|d| d.target_bytes.max(d.bytes));
     let size = bytes.map_or_else(
@@ -86,7 +85,12 @@ pub fn cancel(place: &Path) -> Outcome {
 fn follow(owner: &mut Client, place: &Path, new: &Path, (number, uuid): (u16, [u8; 16]), json: bool) -> Outcome {
     let mut progress = Progress::new();
     let data = loop {
-        let data: JoinData = owner.call(&Request::JoinStatus { uuid: Some(uuid) })?;
+        let data: Result<JoinData, Fail> = owner.call(&Request::JoinStatus { uuid: Some(uuid) });
+        let data = data.map_err(|why| {
+            let shown = new.display();
+            let begins = "the old device goes on, and the same command with --force begins anew";
+            owner.unless_left(why, &format!("unless nenrin device list shows {shown}, {begins}"))
+        })?;
         if data.done {
             break data;
         }

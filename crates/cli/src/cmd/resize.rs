@@ -12,7 +12,10 @@ pub const COMMAND: Command = Command {
     name: "resize",
     usage: &["resize [--device DEVICE] [--json] [DIR] [SIZE|max]"],
     about: "Uses more or less of a device while the volume is in use",
-    options: &[("--device DEVICE", "which, by path or number, where there are several"), ("--json", "as JSON")],
+    options: &[
+        ("--device DEVICE", "which, by path or number (digits alone), where there are several"),
+        ("--json", "as JSON"),
+    ],
     notes: "max, the default: all there is, after the partition or the volume below became longer. With SIZE an image file is made as long\n\
             as that, or cut when what lay behind was moved. A partition is made shorter after this, not before. It goes on in the\n\
             background when it is interrupted, and with the next mount; that cuts no image file: the same command, given again, does.\n\

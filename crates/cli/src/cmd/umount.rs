@@ -17,7 +17,8 @@ pub const COMMAND: Command = Command {
     usage: &["umount [--force] DIR|DEVICE"],
     about: "Unmounts a volume; returns when everything is on its device, and that is free where nobody else uses the volume",
     options: &[("--force", "also where the image was deleted while mounted, and is lost with its mount")],
-    notes: "DEVICE, also as LABEL=NAME or UUID=..., is that of a volume that is mounted in one place; of several DIR has to say which.\n\
+    notes: "DEVICE, also as LABEL=NAME or UUID=..., is that of a volume that is mounted in one place; of several DIR has to say which. To root\n\
+            it may be another user's mount; others are told who can unmount it.\n\
             Where the image has no name any more it is not unmounted: what is in it can be copied from DIR, and the image itself as\n\
             the message says. A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
             commit, for which the next mount waits. Where states of the\n\
@@ -57,7 +58,10 @@ fn point_of(given: &Path) -> Result<Cow<'_, Path>, Fail> {
     let owner = match control::asked_of_device(&device) {
         (Some(owner), _) => owner,
         (None, Some(silent)) => return Err(Fail::at(given.display(), silent)),
-        (None, None) => return Err(Fail::at(given.display(), "nothing is mounted here, and no volume from here")),
+        (None, None) => {
+            let nothing = || Fail::at(given.display(), "nothing is mounted here, and no volume from here");
+            return Err(control::mounted_by_another(&device).unwrap_or_else(nothing));
+        }
     };
     let seen: Vec<MountData> = owner.hello.mounts.into_iter().filter(|m| !m.detached).collect();
     let live: Vec<&MountData> = seen.iter().filter(|m| m.checkpoint.is_none()).collect();

@@ -10,6 +10,7 @@ use crate::output::shell_quoted;
 use crate::size::show_bytes;
 use crate::sys;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,21 @@ impl Client {
             Err(_) if is_silent => Heard::Silence(peer.pid),
             Err(_) => Heard::Nothing,
         }
+    }
+
+    /// Whether it says that it has one of these devices.
+    fn has_one_of(&self, identities: &[String]) -> bool {
+        self.hello.identities.iter().any(|i| identities.contains(i))
+    }
+
+    /// Whether that can be seen, too, as root sees it of another user's, who may say anything: a mount of his, and the device open.
+    fn is_believed(&self, identities: &[String]) -> bool {
+        let is_mounted = |m: &Mount| m.user == self.uid && self.hello.mounts.iter().any(|said| is_of(said, m));
+        let is_open = |peer: sys::Peer| {
+            let mut links = mounts::opened_by(peer.pid);
+            links.any(|link| device::identities_open(&link).iter().any(|i| identities.contains(i)))
+        };
+        ours().iter().any(is_mounted) && sys::peer(self.stream.get_ref()).is_ok_and(is_open)
     }
 
     /// Asks, and waits for the answer.
@@ -182,9 +198,9 @@ fn strange(e: &serde_json::Error) -> Fail {
     Fail::new(format!("the owner's answer makes no sense: {e}"))
 }
 
-/// Asks the daemons of this user, and as another user also root's, for the one that fits: all at once, since one that
-/// is stopped, or waits for its device, must not keep us from another. Where none fits, which processes do not answer.
-fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> (Option<Client>, Vec<i32>) {
+/// Asks the daemons of these users for the one that fits: all at once, since one that is stopped, or waits for its device,
+/// must not keep us from another. Where none fits, which processes do not answer.
+fn find(uids: &[u32], fits: impl Fn(&Client) -> bool) -> (Option<Client>, Vec<i32>) {
     let (sender, found) = mpsc::channel();
     for (socket, uid) in uids.iter().flat_map(|uid| sockets(*uid).into_iter().map(move |s| (s, *uid))) {
         let sender = sender.clone();
@@ -197,7 +213,7 @@ fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> (Option<Client>, Vec<i32
     let mut silent = Vec::new();
     for heard in found {
         match heard {
-            Heard::Answer(client) if fits(&client.hello) => return (Some(*client), silent),
+            Heard::Answer(client) if fits(&client) => return (Some(*client), silent),
             Heard::Silence(pid) => silent.push(pid),
             Heard::Answer(_) | Heard::Nothing => {}
         }
@@ -205,28 +221,66 @@ fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> (Option<Client>, Vec<i32
     (None, silent)
 }
 
-/// The owner of the volume on this device, or one of these, if it is one that answers us.
+/// The owner of the volume on this device, or one of these, if it is this user's, or root's, and answers us.
 pub fn owner_of_device(path: &Path) -> Option<Client> {
-    asked_of_device(path).0
+    let identities = identities_of(&members::split(path));
+    find(&[sys::euid(), 0], |client| client.has_one_of(&identities)).0
 }
 
-/// The same; or else that it does not answer, where that is known.
+fn identities_of(devices: &[PathBuf]) -> Vec<String> {
+    devices.iter().flat_map(|p| device::identities(p)).collect()
+}
+
+/// The same, which for root may be any user's; or else that it does not answer, where that is known.
 pub fn asked_of_device(path: &Path) -> (Option<Client>, Option<Fail>) {
     let devices = members::split(path);
-    let identities: Vec<String> = devices.iter().flat_map(|p| device::identities(p)).collect();
+    let identities = identities_of(&devices);
     if identities.is_empty() {
         return (None, None);
     }
-    let (found, silent) = find(&[sys::euid(), 0], |hello| hello.identities.iter().any(|i| identities.contains(i)));
+    let (mut found, mut silent) = find(&[sys::euid(), 0], |client| client.has_one_of(&identities));
+    if found.is_none() && sys::euid() == 0 {
+        let all: BTreeSet<u32> = ours().iter().map(|m| m.user).filter(|user| *user != 0).collect();
+        let all: Vec<u32> = all.into_iter().collect();
+        let (of_others, more) = find(&all, |client| client.has_one_of(&identities) && client.is_believed(&identities));
+        found = of_others;
+        silent.extend(more);
+    }
     let owner = silent.into_iter().find(|pid| devices.iter().any(|d| silent::has_open(*pid, d)));
     (found, owner.map(silent::no_answer))
+}
+
+/// All our mounts that are seen here.
+fn ours() -> Vec<Mount> {
+    mounts::all().unwrap_or_default().into_iter().filter(|m| m.fstype == FSTYPE).collect()
+}
+
+/// Of a device whose volume another user has mounted, who does not answer us: where, and who.
+pub fn mounted_by_another(path: &Path) -> Option<Fail> {
+    let identities = identities_of(&members::split(path));
+    // Whoever mounts says what from: nobody follows that to where it may never come back.
+    let is_it = |source: &PathBuf| {
+        !silent::leads_into_fuse(source) && device::identities(source).iter().any(|i| identities.contains(i))
+    };
+    let is_seen = |m: &Mount| {
+        let is_other = m.user != sys::euid() && !silent::leads_into_fuse(&m.source);
+        is_other && members::split(&m.source).iter().any(is_it)
+    };
+    let all: Vec<Mount> = ours().into_iter().filter(is_seen).collect();
+    let user = all.first()?.user;
+    let places: Vec<PathBuf> = all.into_iter().filter(|m| m.user == user).map(|m| m.point).collect();
+    let (who, ask) = match user {
+        0 => ("root".to_owned(), "ask as root".to_owned()),
+        user => (format!("user {user}"), "ask as that user or as root".to_owned()),
+    };
+    Some(Fail::at(path.display(), format!("mounted at {} by {who}; {ask}", mounts::listed(&places))))
 }
 
 /// Fails where a path leads into a mount whose process does not answer: whoever asks for anything there waits for as long. Nothing there
 /// is asked for, and where that cannot be known it is no failure.
 pub fn is_answered(path: &Path) -> Result<(), Fail> {
     let Some(mount) = silent::mount_on_the_way(path) else { return Ok(()) };
-    let (None, silent) = find(&[mount.user], |hello| hello.mounts.iter().any(|m| is_of(m, &mount))) else {
+    let (None, silent) = find(&[mount.user], |client| client.hello.mounts.iter().any(|m| is_of(m, &mount))) else {
         return Ok(());
     };
     match silent.into_iter().find(|pid| silent::serves(*pid, &mount)) {
@@ -252,10 +306,13 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
         (Some(client), mount, real) => Ok((client, mount, real)),
         (None, mount, _) => {
             let point = mount.point.display();
-            let text = format!(
-                "the volume was mounted by another user; ask as that user or as root; nenrin history and restore \
-                 answer you, and earlier states are in {point}/.nenrin/at/WHEN"
-            );
+            let help = match mount.allow_other {
+                true => format!(
+                    "; nenrin history and restore answer you, and earlier states are in {point}/.nenrin/at/WHEN"
+                ),
+                false => String::new(),
+            };
+            let text = format!("the volume was mounted by another user; ask as that user or as root{help}");
             Err(Fail::at(path.display(), text))
         }
     }
@@ -279,7 +336,7 @@ pub fn mount_of_directory(path: &Path) -> Result<(Option<Client>, Mount, PathBuf
         );
         return Err(Fail::at(path.display(), text));
     }
-    let (found, silent) = find(&[mount.user], |hello| hello.mounts.iter().any(|m| is_of(m, &mount)));
+    let (found, silent) = find(&[mount.user], |client| client.hello.mounts.iter().any(|m| is_of(m, &mount)));
     if let Some(pid) = silent.into_iter().find(|pid| found.is_none() && silent::serves(*pid, &mount)) {
         return Err(Fail::at(path.display(), silent::no_answer(pid)));
     }

@@ -17,7 +17,9 @@ mod past;
 mod server;
 mod silent;
 
-pub use client::{Client, asked_of_device, is_answered, mount_of_directory, owner_of_device, owner_of_directory};
+pub use client::{
+    Client, asked_of_device, is_answered, mount_of_directory, mounted_by_another, owner_of_device, owner_of_directory,
+};
 pub use data::{
     CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData, Hello, JoinData,
     LayingData, MmpData, MountData, PastMount, RecoveryData, Released, Reply, Request, RestData, ScrubData,
@@ -40,18 +42,17 @@ const REPLY_BYTES_MAX: u64 = 256 << 20;
 /// Entries of a long listing that are sent at a time.
 pub const PART_ENTRIES: usize = 1000;
 
-/// Directories in which a user's daemons may have their sockets, best first.
-fn directories(uid: u32) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    if uid == 0 {
-        all.push("/run/nenrin".into());
-    } else {
-        let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
-        all.extend(given.filter(|_| uid == sys::euid()).map(|p| p.join("nenrin")));
-        all.push(PathBuf::from(format!("/run/user/{uid}/nenrin")));
-    }
-    all.push(PathBuf::from(format!("/tmp/nenrin-{uid}")));
-    all
+/// Directories in which a user's daemons have their sockets, best first. Whoever asks knows them, as root or from a job of cron that has
+/// another environment than the mount had: so that is asked for none.
+fn directories(uid: u32) -> [PathBuf; 2] {
+    let usual = if uid == 0 { "/run/nenrin".into() } else { format!("/run/user/{uid}/nenrin") };
+    [usual.into(), format!("/tmp/nenrin-{uid}").into()]
+}
+
+/// Where those that an earlier version mounted with may have them still.
+fn given(uid: u32) -> Option<PathBuf> {
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
+    given.filter(|_| uid != 0 && uid == sys::euid()).map(|p| p.join("nenrin"))
 }
 
 /// Whether the directory is `uid`'s and closed to others (invariant 2).
@@ -78,7 +79,8 @@ fn own_directory() -> io::Result<PathBuf> {
 
 /// Every socket of `uid`'s daemons.
 fn sockets(uid: u32) -> Vec<PathBuf> {
-    let safe = directories(uid).into_iter().filter(|d| is_safe(d, uid));
+    let all: std::collections::BTreeSet<PathBuf> = directories(uid).into_iter().chain(given(uid)).collect();
+    let safe = all.into_iter().filter(|d| is_safe(d, uid));
     let entries = safe.flat_map(|d| fs::read_dir(d).into_iter().flatten().flatten());
     entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "sock")).collect()
 }

@@ -82,8 +82,18 @@ const LINKS_MAX: usize = 40;
 
 /// The first mount of ours that a path leads into. What is in it is not looked at.
 pub(super) fn mount_on_the_way(path: &Path) -> Option<Mount> {
+    first_on_the_way(path, |m| m.fstype == FSTYPE)
+}
+
+/// Whether a path leads into a mount behind which there is a program, of whatever type: who follows it waits for that.
+pub(super) fn leads_into_fuse(path: &Path) -> bool {
+    first_on_the_way(path, |m| m.fstype == "fuse" || m.fstype.starts_with("fuse.")).is_some()
+}
+
+/// The first mount that fits which a path leads into. What is in it is not looked at.
+fn first_on_the_way(path: &Path, fits: impl Fn(&Mount) -> bool) -> Option<Mount> {
     let mounts = mounts::all().ok()?;
-    if !mounts.iter().any(|m| m.fstype == FSTYPE) {
+    if !mounts.iter().any(&fits) {
         return None;
     }
     // Among those at one place the last covers the others.
@@ -97,7 +107,7 @@ pub(super) fn mount_on_the_way(path: &Path) -> Option<Mount> {
     };
     let (mut left, mut links) = (names(path), 0);
     loop {
-        if let Some(mount) = of(&at).filter(|m| m.fstype == FSTYPE) {
+        if let Some(mount) = of(&at).filter(|m| fits(m)) {
             return Some(mount.clone());
         }
         let name = left.pop_front()?;
@@ -106,7 +116,7 @@ pub(super) fn mount_on_the_way(path: &Path) -> Option<Mount> {
             continue;
         }
         let next = at.join(&name);
-        if of(&next).is_some_and(|m| m.fstype == FSTYPE) {
+        if of(&next).is_some_and(&fits) {
             at = next;
             continue;
         }

@@ -266,7 +266,7 @@ fn open_device(path: &Path, mode: OpenMode, help: &str) -> Result<Device, Fail> 
             let help = if device::is_write_protected(&error) { help } else { "" };
             return Err(Fail { message: fail.message + help, ..fail });
         };
-        let owner = control::owner_of_device(path);
+        let owner = control::asked_of_device(path).0;
         let late = Instant::now() >= end;
         let stays = |o: &control::Client| !o.hello.closing && o.hello.mounts.iter().any(|m| late || is_seen(m));
         if let Some(owner) = owner.filter(stays) {

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -33,7 +34,7 @@ impl Names {
         let Ok(meta) = fs::symlink_metadata(at) else { return };
         self.note(path, &meta);
         if meta.is_dir() {
-            for name in fs::read_dir(at).into_iter().flatten().flatten().map(|e| e.file_name()) {
+            for name in names_in(at).unwrap_or_default() {
                 self.note_all(&at.join(&name), &path.join(&name));
             }
         }
@@ -43,6 +44,14 @@ impl Names {
     pub fn elsewhere(&self) -> BTreeSet<PathBuf> {
         self.0.values().filter(|one| one.seen < one.has).map(|one| one.path.clone()).collect()
     }
+}
+
+/// What a directory has in it. It is closed by then: as deep as a tree may be, whoever goes down in it has no more of it open.
+///
+/// # Errors
+/// What cannot be read.
+pub fn names_in(at: &Path) -> io::Result<Vec<OsString>> {
+    fs::read_dir(at)?.map(|entry| entry.map(|e| e.file_name())).collect()
 }
 
 /// Whether no link can be made there, or of this file no more, whatever its name.

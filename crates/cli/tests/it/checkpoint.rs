@@ -230,3 +230,37 @@ fn two_who_let_the_same_go_at_once() {
         assert!(all.iter().all(|out| out.code == 0 || out.stderr.contains(&other)), "{all:?}");
     }
 }
+
+/// A file that a program has locked, or that nobody may read, stands for its volume as any other.
+#[test]
+fn a_file_stands_for_its_volume_whatever_is_done_with_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let script = "
+        touch mnt/app.lock
+        flock -x mnt/app.lock $NENRIN checkpoint create mnt/app.lock
+        flock -x mnt/app.lock $NENRIN snapshot create mnt/app.lock x
+        $NENRIN mkfs --sparse --size 16M mnt/inner >/dev/null
+        $NENRIN info --json mnt/inner
+        $NENRIN checkpoint create mnt/inner && exit 9
+        flock -x mnt/inner $NENRIN info mnt/inner && exit 9
+        chown 65534 mnt
+        $NENRIN umount mnt
+        chown 65534 mnt image";
+    let out = shell(script, place.dir());
+    assert!(out.stderr.contains("inner: the volume is not mounted"), "{out:?}");
+    assert!(out.stderr.contains("inner: in use by"), "{out:?}");
+    assert!(out.ok().contains("\"pid\": null"));
+    let script = "
+        $NENRIN mount image mnt
+        touch mnt/secret
+        chmod 0 mnt/secret
+        $NENRIN checkpoint create mnt/secret
+        $NENRIN umount mnt";
+    if has("fusermount3") {
+        as_nobody(&place, script).map(Out::ok);
+    }
+}

@@ -597,3 +597,32 @@ fn a_device_that_is_refused_is_as_it_was() {
     nenrin(["umount", &mnt]).ok();
     nenrin(["check", &ninth]).ok();
 }
+
+/// Digits alone are a number, also where a file is called so, and `./` makes them a file.
+#[test]
+fn a_number_is_no_file_of_that_name() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let script = "
+        mkdir mnt
+        for n in 1 2 3; do truncate -s 32M $n; done
+        $NENRIN mkfs --profile single 2 3 1 >/dev/null
+        $NENRIN mount 2,3,1 mnt
+        $NENRIN device remove mnt 1 >&2
+        $NENRIN device list mnt
+        if $NENRIN device remove mnt 99999999; then exit 9; fi
+        if $NENRIN device replace mnt 1 new; then exit 9; fi
+        $NENRIN device remove mnt ./1 >&2
+        $NENRIN device list mnt
+        $NENRIN umount mnt";
+    let out = shell(script, place.dir());
+    assert!(out.stderr.contains("device 1 is removed") && out.stderr.contains("device 3 is removed"), "{out:?}");
+    assert!(out.stderr.contains("99999999: no device of this volume"), "{out:?}");
+    let is_listed = |list: &str, name: &str| list.contains(&place.text(name));
+    let (first, last) = out.stdout.split_once("wrong blocks").unwrap().1.split_once("wrong blocks").unwrap();
+    assert_eq!(["1", "2", "3"].map(|name| is_listed(first, name)), [true, false, true], "{out:?}");
+    assert_eq!(["1", "2", "3"].map(|name| is_listed(last, name)), [false, false, true], "{out:?}");
+    assert_eq!(out.code, 0, "{out:?}");
+}

@@ -243,3 +243,28 @@ fn help_and_version() {
     nenrin(["help", "frobnicate"]).fails(2, &["unknown command"]);
     assert_eq!(nenrin(Vec::<&str>::new()).code, 2);
 }
+
+/// mount(8) and umount(8) with -N leave it to the helper to go to another mount name space, which it says that it does not.
+#[test]
+fn nothing_is_done_in_another_name_space_than_is_asked_for() {
+    if !can_mount() || !has("unshare") {
+        return;
+    }
+    let place = Place::with_volume();
+    let (image, mnt) = (place.image(), place.sub("mnt"));
+    let mut sleeper = Command::new("unshare").args(["-m", "sleep", "300"]).spawn().unwrap();
+    let other = format!("/proc/{}/ns/mnt", sleeper.id());
+    let space = |path: &str| fs::read_link(path).unwrap();
+    wait_until("it is in a name space of its own", || space(&other) != space("/proc/self/ns/mnt"));
+    let told = [&*other, "nothing is done in another mount name space", "nsenter --mount="];
+    helper(&place, "mount.nenrin", &[&image, &mnt, "-N", &other]).fails(32, &told);
+    helper(&place, "mount.nenrin", &[&image, &mnt, "-N", &sleeper.id().to_string()]).fails(32, &told[1..]);
+    helper(&place, "mount.nenrin", &[&image, &mnt, "-N", "/no/such"]).fails(32, &["/no/such"]);
+    place.umount().fails(1, &["nothing is mounted here"]);
+    helper(&place, "mount.nenrin", &[&image, &mnt, "-N", "/proc/self/ns/mnt"]).ok();
+    helper(&place, "umount.nenrin", &[&mnt, "-N", &other]).fails(32, &told);
+    assert!(place.info()["pid"].is_number());
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    helper(&place, "umount.nenrin", &[&mnt, "-N", "/proc/self/ns/mnt"]).ok();
+}

@@ -102,3 +102,27 @@ fn a_scrub_of_what_is_unmounted_says_so() {
     let out = Out::of(scrub.wait_with_output().unwrap());
     out.fails(130, &["mnt: unmounted meanwhile: ", "verified"]);
 }
+
+/// Who unmounts ends the copying to a new device, and whoever waited for that is told what is so.
+#[test]
+fn a_replacement_of_what_is_unmounted_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (image, mnt) = (place.image(), place.sub("mnt"));
+    nenrin(["mkfs", "--sparse", "--size", "128M", &image]).ok();
+    place.mount("").ok();
+    fs::write(place.path("mnt/f"), vec![7; 64 << 20]).unwrap();
+    let new = place.text("new");
+    run("truncate", &["-s", "128M", &new]).ok();
+    let replace = command(["device", "replace", &mnt, "1", &new]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let replace = replace.unwrap();
+    let list = || nenrin(["device", "list", "--json", &mnt]).json().to_string();
+    wait_until("it is being replaced", || list().contains("being replaced by"));
+    signal(replace.id(), "STOP");
+    place.umount().ok();
+    signal(replace.id(), "CONT");
+    let out = Out::of(replace.wait_with_output().unwrap());
+    out.fails(130, &["unmounted meanwhile: ", &new, "--force begins anew"]);
+}

@@ -227,3 +227,132 @@ fn a_file_of_another_is_not_restored_in_place() {
     nenrin(["restore", &place.text("mnt/open"), "--at", "then", "--in-place"]).ok();
     assert_eq!(fs::read_to_string(&open).unwrap(), "then");
 }
+
+/// By the device root reaches a volume that another user has mounted, and unmounts it.
+#[test]
+fn root_unmounts_by_the_device_what_another_mounted() {
+    if !can_mount() || !has("fusermount3") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.sub("mnt");
+    for path in ["image", "mnt"] {
+        chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    let script = "
+        $NOBODY $NENRIN mount image mnt
+        $NENRIN snapshot create image first
+        $NENRIN snapshot list image
+        mkdir -p other
+        if $NENRIN mount image other; then exit 9; fi
+        $NENRIN umount image
+        ! grep \" $PWD/mnt \" /proc/self/mountinfo
+        flock -n -x image true";
+    let Some(out) = with_nobody(&place, script) else { return };
+    assert!(out.stdout.contains("first"), "{out:?}");
+    let said: Vec<&str> = out.stderr.lines().collect();
+    assert_eq!((out.code, said.len()), (0, 1), "{out:?}");
+    assert!(said[0].contains(&format!("mounted at {}", place.text("mnt"))), "{out:?}");
+}
+
+/// Others are told where it is, and who can do it.
+#[test]
+fn of_a_device_that_another_mounted_he_is_told_where() {
+    let Some(place) = shared_place() else { return };
+    let at = format!("mounted at {} by root; ask as root", place.text("mnt"));
+    for script in ["./nenrin umount image", "./nenrin info image", "./nenrin snapshot create image x"] {
+        as_nobody(&place, script).unwrap().fails(1, &["image: ", &at]);
+    }
+    // A user that is neither.
+    place.umount().ok();
+    if !has("fusermount3") {
+        return;
+    }
+    for path in ["image", "mnt"] {
+        chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    let script = "
+        $NOBODY $NENRIN mount image mnt
+        code=0
+        setpriv --reuid=65533 --regid=65533 --clear-groups $NENRIN umount image || code=$?
+        ! setpriv --reuid=65533 --regid=65533 --clear-groups $NENRIN info mnt 2>told
+        grep -q 'mounted by another user; ask as that user or as root$' told
+        $NOBODY $NENRIN umount image
+        exit $code";
+    let at = format!("mounted at {} by user 65534; ask as that user or as root", place.text("mnt"));
+    with_nobody(&place, script).unwrap().fails(1, &["image: ", &at]);
+}
+
+/// Whatever directory for its sockets an environment names, who has another environment finds the owner.
+#[test]
+fn an_owner_is_found_from_another_environment() {
+    if !can_mount() || !has("fusermount3") {
+        return;
+    }
+    let place = Place::with_volume();
+    for name in ["run", "mnt"] {
+        chown(place.sub(name), Some(65534), Some(65534)).unwrap();
+    }
+    chown(place.image(), Some(65534), Some(65534)).unwrap();
+    let script = "
+        $NOBODY env XDG_RUNTIME_DIR=$PWD/run $NENRIN mount image mnt
+        $NENRIN checkpoint create mnt
+        $NOBODY $NENRIN checkpoint create mnt
+        $NENRIN checkpoint create image
+        $NOBODY env XDG_RUNTIME_DIR=$PWD/run $NENRIN checkpoint create mnt
+        $NOBODY env XDG_RUNTIME_DIR=$PWD $NENRIN umount mnt";
+    let Some(out) = with_nobody(&place, script) else { return };
+    assert_eq!(out.ok().lines().count(), 4);
+}
+
+/// Whoever has mounted something may say that he has root's device, too: root does not take his mount for that of the device.
+#[test]
+fn who_only_says_that_he_has_a_device_is_not_believed() {
+    if !can_mount() || !has("fusermount3") || !has("python3") {
+        return;
+    }
+    let place = Place::with_volume();
+    nenrin(["mkfs", "--size", SIZE, &place.text("other")]).ok();
+    for name in [place.text("other"), place.sub("mnt")] {
+        chown(name, Some(65534), Some(65534)).unwrap();
+    }
+    let says = "
+import json, os, socket, sys
+image, point, number = sys.argv[1:]
+is_it = os.stat(image)
+mount = {'directory': point, 'device': number, 'checkpoint': None}
+hello = {'identities': [f'file {is_it.st_dev} {is_it.st_ino}'], 'pid': os.getpid(), 'read_only': False, 'closing': False, 'mounts': [mount]}
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(f'/tmp/nenrin-65534/{os.getpid()}.sock')
+listener.listen(64)
+open('ready', 'w').close()
+while True:
+    stream, _ = listener.accept()
+    try:
+        stream.recv(1 << 16)
+        stream.sendall(json.dumps({'ok': hello}).encode() + b'\\n')
+        open('asked', 'w').close()
+    except OSError:
+        # Who asks others, too, may have heard enough.
+        pass
+    stream.close()
+";
+    fs::write(place.path("says.py"), says).unwrap();
+    let script = "
+        $NOBODY $NENRIN mount other mnt
+        number=$(awk -v at=$PWD/mnt '$5 == at { print $3 }' /proc/self/mountinfo)
+        $NOBODY env PATH=/usr/bin:/bin python3 says.py $PWD/image $PWD/mnt $number &
+        says=$!
+        trap 'kill $says; rm -f /tmp/nenrin-65534/$says.sock' EXIT
+        until [ -e ready ]; do kill -0 $says; sleep 0.05; done
+        code=0
+        $NENRIN umount image || code=$?
+        [ -e asked ]
+        grep -q \" $PWD/mnt \" /proc/self/mountinfo
+        kill $says
+        rm /tmp/nenrin-65534/$says.sock
+        trap - EXIT
+        $NOBODY $NENRIN umount mnt
+        exit $code";
+    with_nobody(&place, script).unwrap().fails(1, &["image: nothing is mounted here"]);
+}

@@ -196,3 +196,33 @@ fn a_limit_on_the_length_of_files() {
     shell("ulimit -f 1024; $NENRIN mkfs --size 64M other/image", place.dir()).fails(1, &["other/image"]);
     assert_eq!(fs::read_dir(place.path("other")).unwrap().count(), 0);
 }
+
+/// As deep as a path may lead, with fewer descriptors than directories: copied, replaced, and what was replaced removed.
+#[test]
+fn a_deep_tree_needs_few_descriptors() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let script = "
+        deep=$(printf 'd/%.0s' $(seq 1500))
+        mkdir -p mnt/$deep
+        echo then >mnt/${deep}f
+        $NENRIN snapshot create mnt then
+        ulimit -n 256
+        mv mnt/d mnt/away
+        $NENRIN restore mnt/d --at then
+        cat mnt/${deep}f
+        echo now >mnt/${deep}f
+        $NENRIN restore --force mnt/d --at then
+        cat mnt/${deep}f
+        $NENRIN restore mnt/d --at then --to off
+        cat off/${deep#d/}f
+        ls -A mnt";
+    let out = shell(script, place.dir());
+    assert_eq!(out.stderr.lines().filter(|l| !l.contains("restored") && !l.contains("keep")).count(), 0, "{out:?}");
+    let last: Vec<String> = out.ok().lines().rev().take(6).map(str::to_owned).collect();
+    assert!(last.contains(&"then".to_owned()) && !last.contains(&"now".to_owned()), "{last:?}");
+    run("rm", &["-rf", &place.text("off")]).ok();
+}

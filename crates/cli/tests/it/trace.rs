@@ -4,6 +4,7 @@
 use crate::common::*;
 use nenrin_trace::{DeviceInfo, End, Event, EventKind, Flags, Header, Level, Op, Writer};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 const BLKPARSE: &str = "\
@@ -211,7 +212,21 @@ fn commands_under_record() {
     );
     assert!(nenrin(["trace", "report", &trace]).ok().contains("(exit code 7)"));
     assert_eq!(record(&["--", "sh", "-c", "kill -9 $$"]).code, 137);
+    // A command that cannot be started costs no trace that was there, and leaves none.
+    let before = fs::read(&trace).unwrap();
+    fs::set_permissions(&trace, fs::Permissions::from_mode(0o640)).unwrap();
     record(&["--", "/no/such/program"]).fails(127, &["/no/such/program", "no such program"]);
+    record(&["--", &trace]).fails(126, &["may not be run"]);
+    assert!(fs::read(&trace).unwrap() == before, "the trace was replaced");
+    let fresh = place.text("fresh");
+    nenrin(["trace", "record", "--device", &device.0, "-o", &fresh, "--", "/no/such/program"]).fails(127, &["no such"]);
+    std::os::unix::fs::symlink("t", place.path("link")).unwrap();
+    nenrin(["trace", "record", "--device", &device.0, "-o", &place.text("link"), "--", "true"]).ok();
+    assert!(nenrin(["trace", "report", &trace]).ok().contains("(exit code 0)"));
+    assert_eq!(fs::metadata(&trace).unwrap().permissions().mode() & 0o777, 0o640);
+    let mut names: Vec<_> = fs::read_dir(place.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["disk", "link", "t", "try"], "nothing else is left");
     record(&["--device", &device.0, "--", "true"]).fails(2, &["overlap"]);
     // What is no trace is not replaced; a trace is.
     let other = place.text("other");
@@ -225,6 +240,9 @@ fn commands_under_record() {
         out.fails(1, &["/dev/full", "No space left"]);
     }
     record(&["--for", "100ms"]).ok();
+    // Who does not heed that the time is over is made to end.
+    let out = record(&["--for", "2s", "--", "sh", "-c", "trap '' TERM; exec sleep 300"]);
+    assert_eq!(out.code, 137, "{}", out.stderr);
 }
 
 /// A signal ends command and recording, and the trace is whole.

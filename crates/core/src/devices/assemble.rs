@@ -127,7 +127,7 @@ pub fn go_together(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
 fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
     let index = usize::from(own.device_index);
     let Some(entry) = newest.devices.get(index) else { return Verdict::Former };
-    let known = |(a, b): (&DeviceEntry, &DeviceEntry)| a.member_generation < b.member_generation || a == b;
+    let known = |(a, b): (&DeviceEntry, &DeviceEntry)| a.member_generation < b.member_generation || says_the_same(a, b);
     if !own.devices.iter().zip(&newest.devices).all(known) || went_on_without(own, newest) {
         return Verdict::Diverged;
     }
@@ -144,6 +144,20 @@ fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
         false if own.table_generation() < left_at(entry) => Verdict::Stale,
         false => Verdict::Diverged,
     }
+}
+
+/// Whether two tables say the same of a place. A program that does not know since when it does leaves that out of every entry.
+fn says_the_same(a: &DeviceEntry, b: &DeviceEntry) -> bool {
+    *a == DeviceEntry { stands_since: a.stands_since, ..*b }
+}
+
+/// Whether a device was replaced in the newest table and nothing else changed since: a cut may have left it its roots. Where more changed it
+/// may have gone on alone, and what it has is nobody's to end.
+fn was_just_replaced(newest: &Superblock, own: &Superblock) -> bool {
+    let mut others = own.devices.iter().zip(&newest.devices).enumerate();
+    own.generation == newest.generation
+        && own.devices.len() == newest.devices.len()
+        && others.all(|(i, (a, b))| i == usize::from(own.device_index) || says_the_same(a, b))
 }
 
 /// Since when a device misses something. What else was said of it since (that it is to be removed, and is not) tells nothing of that.
@@ -182,7 +196,7 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     for g in given {
         let (device, used) = (g.device.clone(), g.newest.devices.get(g.index()).map_or(0, |e| e.blocks));
         match place(g, &newest, &mut slots, &mut notes, &mut asides)? {
-            (Verdict::Replaced, Some(g)) if g.newest.generation == newest.generation => replaced.push((device, used)),
+            (Verdict::Replaced, Some(g)) if was_just_replaced(&newest, &g.newest) => replaced.push((device, used)),
             (Verdict::Stale, g) => stale.extend(g),
             _ => {}
         }
@@ -462,6 +476,12 @@ mod tests {
             assert_eq!(verdict(&other_knows, &old), Verdict::Replaced);
         }
         assert_eq!(verdict(&other_knows, &new(10)), Verdict::Member);
+        assert!(was_just_replaced(&other_knows, &root(&base, 1, 10, both)));
+        assert!(!was_just_replaced(&other_knows, &root(&base, 1, 9, both)));
+        // It went on alone, and whoever went on without it has been replaced since.
+        let mut newer = new(10);
+        newer.devices[0] = DeviceEntry::active([8; 16], 0, 4);
+        assert!(!was_just_replaced(&newer, &root(&base, 1, 10, [(false, 2), (true, 1)])));
         // The others went on without it, and perhaps lost one that it knows.
         for went_on in [root(&base, 0, 11, both), root(&base, 0, 14, [(true, 1), (false, 2)])] {
             assert!(is_unfinished(&new(10), 1, &went_on));
@@ -508,6 +528,20 @@ mod tests {
         // One that was out, and is back since, was not there: it is no sign of another line.
         let both = root(&base, 0, 30, [(true, 5), (true, 1)]);
         assert_eq!(verdict(&both, &root(&base, 1, 29, [(false, 2), (true, 1)])), Verdict::Member);
+    }
+
+    /// A program that does not know since when each device is what it is leaves that out of the whole table.
+    #[test]
+    fn a_table_of_an_older_program_is_of_the_same_line() {
+        let base = super::super::tests::superblock();
+        let mut before = root(&base, 1, 9, [(true, 1), (true, 1)]);
+        said(&mut before.devices[0], 7);
+        let mut newest = before.clone();
+        (newest.device_index, newest.generation) = (0, Generation(10));
+        newest.devices.iter_mut().for_each(|e| e.stands_since = e.member_generation);
+        assert_eq!(verdict(&newest, &before), Verdict::Member);
+        newest.devices[1].stand(false, 8);
+        assert_eq!(verdict(&newest, &before), Verdict::Stale);
     }
 
     /// The same, where the one device that went on was replaced, too: nothing that is there was never without the other.

@@ -1,8 +1,8 @@
 //! What keeps a sync short while others write much.
 //!
 //! Commits are led one after the other, so what one waits for, all who come after it wait for. Therefore
-//! 1. data is waited for before a commit is led: that of the file by who syncs it, that of all files by whoever commits
-//!    because of time, or cuts a checkpoint. What comes meanwhile is little, since
+//! 1. data is waited for before a commit is led: that of the file by who syncs it, or gives it a name that it goes with, that of all files by
+//!    whoever commits because of time, or cuts a checkpoint. What comes meanwhile is little, since
 //! 2. whoever writes much is held while others sync, and his data goes to the device in bursts ([`super::bursts`]): then nothing is under
 //!    way most of the time that a flush would have to wait for.
 //! 3. The cleaner and index checkpoints have still less under way then, since nobody waits for them;
@@ -12,6 +12,8 @@ use super::behind::BEHIND_PAGES;
 use super::bursts::Who;
 use super::guard::{Awaited, Guard};
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
+use crate::content::Content;
 use crate::storage::Storage;
 use crate::{Order, Result};
 use nenrin_device::Ticket;
@@ -208,9 +210,29 @@ impl Fs {
         self.note_sync(&mut inner, ino);
         if self.options.order == Order::Strict {
             drop(inner);
-            self.settle_all(Pace::Full)?;
+            self.settle_all(Pace::Full, true)?;
             return self.lock_to_change();
         }
+        self.settle_one(inner, ino)
+    }
+
+    /// The same for who is about to have its content committed with a name, for which it must not be older: who writes waits, where anybody
+    /// syncs, and not whoever syncs next. Where nobody does the writing begins.
+    pub(super) fn settle_to_carry(&self, ino: Ino) -> Result<()> {
+        let inner = self.lock();
+        let few = self.chain_pages_max();
+        let all = self.options.order == Order::Strict;
+        if all || self.options.read_only || inner.has_little(ino, few) || broken(Break::CarriedUnsettled) {
+            return Ok(());
+        }
+        if inner.recent_syncs.any(self.clock.monotonic_nanos()) {
+            return self.settle_one(inner, ino).map(drop);
+        }
+        drop(inner);
+        self.write_all_behind(ino, few, Pace::Full)
+    }
+
+    fn settle_one<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Result<Guard<'a>> {
         let few = self.chain_pages_max();
         if inner.has_little(ino, few) {
             return Ok(inner);
@@ -229,13 +251,14 @@ impl Fs {
         Ok(inner)
     }
 
-    /// The same before a commit of all files, but for those whose truncation is held back.
-    pub(super) fn settle_all(&self, pace: Pace) -> Result<()> {
+    /// The same before a commit of all files; of those whose truncation is held back only with `held`.
+    pub(super) fn settle_all(&self, pace: Pace, held: bool) -> Result<()> {
         for round in 0..SETTLE_ROUNDS_MAX {
             self.owns_to_write()?;
             let inner = self.lock();
             inner.check_alive()?;
-            let ready = inner.files.iter().filter(|(_, f)| f.content.as_ref().is_some_and(|c| c.held_since.is_none()));
+            let goes = |c: &Content| held || c.held_since.is_none();
+            let ready = inner.files.iter().filter(|(_, f)| f.content.as_ref().is_some_and(goes));
             // In order, since where things lie follows from it.
             let ready: BTreeSet<Ino> = ready.map(|(ino, _)| *ino).collect();
             let ready: Vec<(Ino, usize)> = ready.iter().map(|ino| (*ino, inner.pages_outside_index(*ino))).collect();
@@ -480,6 +503,38 @@ mod tests {
         assert_eq!(pauses(), 1, "as if there was one");
         assert_eq!(fs.seek(crate::At::Live, ino, 5, crate::Seek::Data).unwrap(), 5);
         assert_eq!(pauses(), 0);
+    }
+
+    /// A directory of the past is looked through some names at a time, where most came later or were gone before.
+    #[test]
+    fn long_listings_of_the_past_pause() {
+        let clock = std::sync::Arc::new(Pauses::default());
+        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
+            std::sync::Arc::new(nenrin_device::MemDevice::new(128 << 20));
+        let time: std::sync::Arc<dyn crate::Clock> = clock.clone();
+        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
+        let fs = Fs::open(vec![device], time, crate::MountOptions::default()).unwrap();
+        create(&fs, "then");
+        let then = crate::At::Past(fs.checkpoint_create(None).unwrap().cno);
+        (0..5000).for_each(|n| assert!(create(&fs, &format!("f{n}")).0 > 1));
+        fs.checkpoint_create(None).unwrap();
+        (0..5000).for_each(|n| fs.unlink(Ino::ROOT, format!("f{n}").as_bytes()).unwrap());
+        fs.fsync_wait(Ino::ROOT).unwrap();
+        let listed = || {
+            let mut names = Vec::new();
+            clock.0.store(0, Relaxed);
+            fs.readdir(then, Ino::ROOT, 0, &mut |entry| {
+                names.push(entry.name);
+                true
+            })
+            .unwrap();
+            assert_eq!(names, [&b"."[..], b"..", b"then"]);
+            clock.0.load(Relaxed)
+        };
+        let pauses = listed();
+        assert!((4..=6).contains(&pauses), "{pauses} after each of some thousand names");
+        #[cfg(feature = "breaks")]
+        assert_eq!(crate::breaks::with(crate::breaks::Break::SeeksLocked, listed), 0, "under one hold of the lock");
     }
 
     /// What waits for the lock beside syncs waits for short steps, and a tick gets as much done.

@@ -76,7 +76,7 @@ impl Fs {
     /// Cuts a checkpoint, with what is done before under the same lock: unless that is refused.
     fn cut(&self, flags: u32, name: &[u8], before: &dyn Fn(&mut Inner) -> Result<()>) -> Result<CheckpointInfo> {
         drop(self.lock_to_change()?);
-        self.settle_all(Pace::BesideSyncs(Who::Commits))?;
+        self.settle_all(Pace::BesideSyncs(Who::Commits), false)?;
         let mut inner = self.turn(self.lock_to_change()?);
         if let Err(e) = inner.check_alive().and_then(|()| before(&mut inner)) {
             self.leave(inner);

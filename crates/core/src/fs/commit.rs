@@ -159,7 +159,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
-        self.settle_all(Pace::BesideSyncs(Who::Commits))?;
+        self.settle_all(Pace::BesideSyncs(Who::Commits), held)?;
         self.owns_to_write()?;
         if held {
             self.log_all_accesses()?;

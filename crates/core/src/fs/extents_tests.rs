@@ -1,9 +1,9 @@
 //! Which extents overlap a range, as [`crate::state::State::extents`] finds them.
 
 use super::Fs;
-use crate::MountOptions;
 use crate::index::Value;
 use crate::testing::{create, device, mount};
+use crate::{At, Error, MountOptions};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{BLOCK_BYTES, Ino};
@@ -50,4 +50,20 @@ fn extents_are_those_that_overlap_the_range() {
         assert_eq!(first, expected[..expected.len().min(1)], "{from}..{to}");
     }
     assert!(kinds.iter().all(|n| *n > 20), "{kinds:?}");
+}
+
+/// Content that cannot be understood, in a node whose checksum is right, is said to be damaged, and nothing is made of it.
+#[test]
+fn small_content_that_means_nothing_is_no_zeros() {
+    let fs = mount(&device(64, 0), MountOptions::default());
+    let ino = create(&fs, "f");
+    fs.write(ino, 0, b"little", 0).unwrap();
+    fs.fsync_wait(ino).unwrap();
+    let key = Key::new(ino, Kind::Inline, 0, 0);
+    let good = fs.put_unlogged(key, vec![0xff; 3].into());
+    assert!(matches!(fs.read(At::Live, ino, 0, 6), Err(Error::Corrupt(_))), "zeros are read");
+    assert!(matches!(fs.write(ino, 3, b"x", 0), Err(Error::Corrupt(_))), "zeros are written");
+    fs.put_unlogged(key, good);
+    fs.write(ino, 3, b"x", 0).unwrap();
+    assert_eq!(fs.read(At::Live, ino, 0, 6).unwrap(), b"litxle");
 }

@@ -1,6 +1,7 @@
 //! Names: looking up, making, removing, renaming.
 
 use super::attrs::{blocks_of, check_value};
+use super::beside::giving_way;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result, Xattrs};
@@ -235,22 +236,15 @@ impl Fs {
         }
         let from = Key::new(dir, Kind::Dirent, 0, cookie.saturating_add(1).max(crate::state::SLOT_MASK + 1));
         let to = Key::new(dir, Kind::Dirent, 0, u64::MAX);
-        let mut bad = None;
-        view.scan(&from, &to, &mut |k, v| match Dirent::decode(v) {
-            Ok(d) => {
-                let kind = FileKind::from_mode(u32::from(d.file_type) << 12);
-                if each(DirEntry { name: d.name.to_vec(), ino: d.ino, kind, cookie: k.off }) {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            }
-            Err(why) => {
-                bad = Some(crate::state::bad_item(k, why));
-                ControlFlow::Break(())
-            }
-        })?;
-        bad.map_or(Ok(()), Err)
+        let mut next = inner.entries_from(at, &from, &to, each)?;
+        drop(inner);
+        // Of the past there may be much that it does not show, and others wait for the lock.
+        let mut way = None;
+        while let Some(from) = next {
+            way.get_or_insert_with(giving_way);
+            next = self.lock().entries_from(at, &from, &to, each)?;
+        }
+        Ok(())
     }
 
     /// Makes an inode of any type under a name.
@@ -335,6 +329,10 @@ impl Fs {
     /// [`Error::Exists`]; [`Error::Permission`] for a directory; [`Error::TooManyLinks`].
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
+        // Who is refused waits for nothing.
+        if self.lock().state.dirent(parent, name)?.is_none() {
+            self.settle_to_carry(ino)?;
+        }
         let mut inner = self.room_for(1)?;
         inner.directory(parent)?;
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
@@ -419,10 +417,7 @@ impl Fs {
             return Err(Error::BadArgument("a name of dots cannot be renamed"));
         }
         check_name(new)?;
-        let moved = if from == to { None } else { self.lock().state.dirent(from, old)? };
-        if let Some((_, ino, _)) = moved {
-            self.settle_to_grant(ino)?;
-        }
+        self.settle_to_rename(from, old, to, new, mode)?;
         let mut inner = self.room_to_remove()?;
         inner.directory(from)?;
         inner.directory(to)?;
@@ -501,6 +496,23 @@ impl Fs {
 }
 
 impl Fs {
+    /// Before a rename: the data of what it carries, and of what others may reach by it.
+    fn settle_to_rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()> {
+        let inner = self.lock();
+        let Some((_, ino, _)) = inner.state.dirent(from, old)? else { return Ok(()) };
+        let target = inner.state.dirent(to, new)?;
+        drop(inner);
+        match (target, mode) {
+            (Some(_), RenameMode::NoReplace) => Ok(()),
+            (Some(_), RenameMode::Replace) => self.settle_to_carry(ino),
+            (Some((_, other, _)), RenameMode::Exchange) => {
+                self.settle_to_carry(ino).and_then(|()| self.settle_to_carry(other))
+            }
+            (None, _) if from != to => self.settle_to_grant(ino),
+            (None, _) => Ok(()),
+        }
+    }
+
     /// Before somebody is allowed more of a file whose content will be committed with that: who grants waits for the data, and not who
     /// syncs next.
     pub(super) fn settle_to_grant(&self, ino: Ino) -> Result<()> {
@@ -514,6 +526,37 @@ impl Fs {
 }
 
 impl Inner {
+    /// Entries of a directory with keys from `from` to `to`, until `each` says false; where to go on, where that was not all.
+    fn entries_from(
+        &self,
+        at: At,
+        from: &Key,
+        to: &Key,
+        each: &mut dyn FnMut(DirEntry) -> bool,
+    ) -> Result<Option<Key>> {
+        let view = self.state.view(at)?;
+        view.all_is_known(Ino(from.ino))?;
+        let mut bad = None;
+        let mut one = |k: &Key, v: &crate::index::Value| match Dirent::decode(v) {
+            Ok(d) => {
+                let kind = FileKind::from_mode(u32::from(d.file_type) << 12);
+                match each(DirEntry { name: d.name.to_vec(), ino: d.ino, kind, cookie: k.off }) {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            }
+            Err(why) => {
+                bad = Some(crate::state::bad_item(k, why));
+                ControlFlow::Break(())
+            }
+        };
+        let mut next = view.scan_some(from, to, &mut one)?;
+        while let (Some(from), true) = (next, broken(Break::SeeksLocked)) {
+            next = view.scan_some(&from, to, &mut one)?;
+        }
+        bad.map_or(Ok(next), Err)
+    }
+
     /// A name is about to appear that must never show older content: the
     /// file's content is committed together with that namespace operation.
     fn carry_content(&mut self, ino: Ino) {

@@ -265,7 +265,7 @@ impl Fs {
                 drop(self.wait_idle(inner));
                 continue;
             }
-            inner.content_mut(self, ino)?;
+            inner.takes_content(ino)?;
             // Who asks for more than there is must not cost anybody's past.
             let most = inner.usage(self).available_blocks;
             let needed = inner.blocks_to_reserve(ino, first, last, most)?;
@@ -277,6 +277,8 @@ impl Fs {
                 return Err(Error::NoSpace);
             }
             if asked.is_some_and(|blocks| needed <= blocks) {
+                // Not before: who is refused leaves nothing to be committed.
+                inner.content_mut(self, ino)?;
                 return Ok(inner);
             }
             asked = Some(needed);

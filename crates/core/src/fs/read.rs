@@ -6,7 +6,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, ReadBytes};
 use crate::covered;
-use crate::index::Value;
+use crate::state::bad_item;
 use crate::{At, Error, Result, Seek, Standing};
 use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::items::{self, Extent, Inode};
@@ -90,7 +90,7 @@ struct Found {
     cells: Cells,
     /// With the file block of each.
     extents: Vec<(u64, Extent)>,
-    inline: Option<Value>,
+    inline: Option<Vec<u8>>,
 }
 
 impl Inner {
@@ -151,8 +151,10 @@ impl Inner {
                 cells.fill(*start, start + u64::from(e.blocks), cell);
             }
             if from == 0 && inode.blocks == 0 {
-                inline = view.get(&Key::new(ino, Kind::Inline, 0, 0))?;
-                if inline.is_some() {
+                let key = Key::new(ino, Kind::Inline, 0, 0);
+                if let Some(value) = view.get(&key)? {
+                    let bytes = items::decode_bytes(&value).map_err(|why| bad_item(&key, why))?;
+                    inline = Some(bytes.to_vec());
                     cells.fill(0, 1, Cell::Inline);
                 }
             }
@@ -206,8 +208,7 @@ impl Inner {
                     Source::Memory(bytes)
                 }
                 Cell::Inline => {
-                    let value = inline.as_deref().unwrap_or(&[]);
-                    let mut bytes = items::decode_bytes(value).unwrap_or(&[]).to_vec();
+                    let mut bytes = inline.clone().unwrap_or_default();
                     bytes.resize(BLOCK_BYTES, 0);
                     Source::Memory(bytes)
                 }
@@ -560,7 +561,8 @@ impl Inner {
         if inode.blocks > 0 {
             let first = Key::new(ino, Kind::Extent, inode.fork, block & !255);
             let last = Key::new(ino, Kind::Extent, inode.fork, u64::MAX);
-            view.scan(&first, &last, &mut |k, v| {
+            // As much of the past as is looked at under one hold of the lock: more of what it does not show may follow.
+            let go_on = view.scan_some(&first, &last, &mut |k, v| {
                 match Extent::decode(v) {
                     Ok(e) if k.off.saturating_add(u64::from(e.blocks)) > block => found = Some(k.off.max(block)),
                     Ok(_) => return ControlFlow::Continue(()),
@@ -568,6 +570,7 @@ impl Inner {
                 }
                 ControlFlow::Break(())
             })?;
+            found = found.or(go_on.map(|key| key.off.max(block)));
         } else if block == 0 && view.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some() {
             found = Some(0);
         }

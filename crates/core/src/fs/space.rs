@@ -438,6 +438,9 @@ impl Fs {
 
     /// The lock, with this room and `extra` blocks besides. `promised`: the caller has ended the reservation that promised it.
     pub(super) fn room_beyond(&self, room: Room, extra: u64, promised: bool) -> Result<Guard<'_>> {
+        if broken(Break::ShedForNothing) {
+            self.shed_history()?;
+        }
         let mut tried = Tried::default();
         loop {
             let has_room = |inner: &Inner, more: u64| inner.has_room_beyond(self, room, extra, more);

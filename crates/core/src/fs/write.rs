@@ -9,6 +9,7 @@ use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, SparePages, zero_page};
+use crate::state::bad_item;
 use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result, SetAttr};
 use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
@@ -62,6 +63,14 @@ impl Writer {
     }
 }
 
+fn is_regular(inode: &Inode) -> Result<()> {
+    match FileKind::from_mode(inode.mode) {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Error::IsDirectory),
+        _ => Err(Error::BadArgument("not a regular file")),
+    }
+}
+
 /// A write that was accepted.
 #[must_use = "the program may have to wait"]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,18 +92,23 @@ impl Inner {
         self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).ok_or(Error::NotFound)
     }
 
-    fn begin_content(&mut self, fs: &Fs, ino: Ino, inode: &Inode) -> Result<()> {
-        match FileKind::from_mode(inode.mode) {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Error::IsDirectory),
-            _ => return Err(Error::BadArgument("not a regular file")),
+    /// Whether this can have content, uncommitted or not.
+    pub(super) fn takes_content(&self, ino: Ino) -> Result<()> {
+        match self.files.get(&ino).is_some_and(|f| f.content.is_some()) {
+            true => Ok(()),
+            false => is_regular(&self.state.inode(ino)?.ok_or(Error::NotFound)?),
         }
+    }
+
+    fn begin_content(&mut self, fs: &Fs, ino: Ino, inode: &Inode) -> Result<()> {
+        is_regular(inode)?;
         let now = fs.clock.monotonic_nanos();
         let mut content = Content::new(inode.blocks, inode.size, inode.mtime, inode.ctime, inode.editor_uid, now);
         if inode.blocks == 0 {
-            if let Some(v) = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))? {
+            let key = Key::new(ino, Kind::Inline, 0, 0);
+            if let Some(v) = self.state.get(&key)? {
                 let mut page = zero_page();
-                let bytes = nenrin_format::items::decode_bytes(&v).unwrap_or(&[]);
+                let bytes = nenrin_format::items::decode_bytes(&v).map_err(|why| bad_item(&key, why))?;
                 let n = bytes.len().min(BLOCK_BYTES);
                 page[..n].copy_from_slice(&bytes[..n]);
                 content.pages.insert(0, page);

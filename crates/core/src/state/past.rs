@@ -108,24 +108,41 @@ impl View<'_> {
         to: &Key,
         each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
     ) -> Result<()> {
+        let mut next = Some(*from);
+        while let Some(start) = next {
+            next = self.some_that_is_left(&start, to, each)?;
+        }
+        Ok(())
+    }
+
+    /// [`View::scan`] of a past state, where much may lie in between that it does not show: as much as is looked at under one hold of the
+    /// lock, and where to go on, unless that was all, or `each` broke.
+    pub fn scan_some(
+        &self,
+        from: &Key,
+        to: &Key,
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+    ) -> Result<Option<Key>> {
+        self.is_known(from)?;
+        self.some_that_is_left(from, to, each)
+    }
+
+    fn some_that_is_left(
+        &self,
+        from: &Key,
+        to: &Key,
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+    ) -> Result<Option<Key>> {
         let s = self.state;
         let Some(cno) = self.cno else {
-            return s.live.scan(&s.cache, from, to, each);
+            return s.live.scan(&s.cache, from, to, each).map(|()| None);
         };
         if !self.shows(&Key::new(Ino(from.ino), Kind::Inode, 0, 0)) {
             return Err(Error::Stale);
         }
-        let mut next = Some(*from);
-        while let Some(start) = next {
-            let (batch, go_on) = self.batch(cno, &start, to)?;
-            for (k, v) in batch.iter().filter(|(k, _)| self.shows(k)) {
-                if each(k, v).is_break() {
-                    return Ok(());
-                }
-            }
-            next = go_on;
-        }
-        Ok(())
+        let (batch, go_on) = self.batch(cno, from, to)?;
+        let mut shown = batch.iter().filter(|(k, _)| self.shows(k));
+        Ok(if shown.any(|(k, v)| each(k, v).is_break()) { None } else { go_on })
     }
 
     /// A bounded piece of [`View::scan`] of a past state: merges the trees over

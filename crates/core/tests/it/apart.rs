@@ -184,3 +184,67 @@ fn commits_that_are_done_as_laid_out_wait_for_none() {
     gate.open();
     fs.close().unwrap();
 }
+
+fn is_data(op: &Op) -> bool {
+    matches!(op, Op::Write { .. }) && !is_chain(op)
+}
+
+/// Whether the sync of `c` ends while the device keeps the data of `a`, which gets a name for which its content goes into the next commit.
+fn beside_a_carried_file(named: fn(&Fs, Ino) -> Result<()>) -> bool {
+    let (World { gate, fs, .. }, [a, _]) = files();
+    let c = fs.create(Ino::ROOT, b"c", &file(0o600)).unwrap().ino;
+    gate.close(is_data, 0);
+    fs.write(a, 0, &vec![3; 8 << 20], 0).unwrap();
+    fs.fsync_wait(c).unwrap();
+    let (tx, done) = mpsc::channel();
+    let beside = fs.clone();
+    thread::spawn(move || drop(tx.send(named(&beside, a))));
+    let named = std::iter::repeat_with(|| done.recv_timeout(Duration::from_millis(10)).ok());
+    let named = named.take_while(|done| done.is_some() || gate.waiting() == 0).flatten().next();
+    fs.write(c, 0, &[1; 4096], 0).unwrap();
+    let answer = sync(&fs, c, plain);
+    let told = answer.recv_timeout(if named.is_none() { PATIENCE } else { Duration::from_secs(1) });
+    let is_told = told.is_ok();
+    gate.open();
+    told.or_else(|_| answer.recv()).unwrap().unwrap();
+    named.unwrap_or_else(|| done.recv().unwrap()).unwrap();
+    assert!(fs.read(At::Live, a, 0, 8 << 20).unwrap().iter().all(|byte| *byte == 3));
+    is_told
+}
+
+fn over(fs: &Fs, _: Ino) -> Result<()> {
+    fs.rename(Ino::ROOT, b"a", Ino::ROOT, b"b", RenameMode::Replace)
+}
+
+/// Whoever renames over another file, or links, has that content go with the name, and waits for it.
+#[test]
+fn a_sync_waits_for_no_data_that_goes_with_a_name() {
+    let exchanged: fn(&Fs, Ino) -> Result<()> =
+        |fs, _| fs.rename(Ino::ROOT, b"b", Ino::ROOT, b"a", RenameMode::Exchange);
+    let linked: fn(&Fs, Ino) -> Result<()> = |fs, a| fs.link(a, Ino::ROOT, b"d").map(drop);
+    for named in [over, exchanged, linked] {
+        assert!(beside_a_carried_file(named), "a sync waits for the data of another file");
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn a_file_that_is_carried_as_it_is_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    assert!(!beside_a_carried_file(|fs, a| with(Break::CarriedUnsettled, || over(fs, a))));
+}
+
+/// Where nobody syncs it waits for nothing either, and the device has all of it.
+#[test]
+fn a_name_waits_for_no_data_while_nobody_syncs() {
+    let (World { gate, fs, .. }, [a, _]) = files();
+    gate.close(is_data, 0);
+    // More than travels in the log, in pieces that nobody has begun to write.
+    (0..200).for_each(|i| assert_eq!(fs.write(a, i << 13, &[3; 4096], 0).unwrap(), 4096));
+    let before = gate.held();
+    let beside = fs.clone();
+    assert!(ends(PATIENCE, move || over(&beside, a).unwrap()));
+    assert!(gate.held() > before, "what is left of it is not begun");
+    gate.open();
+    fs.close().unwrap();
+}

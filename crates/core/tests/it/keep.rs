@@ -377,6 +377,29 @@ fn shared_blocks_forks_links_and_open_files() {
     sound(&w);
 }
 
+/// Of what is not kept nothing is known, however large it was: it is no hole.
+#[test]
+fn what_is_not_kept_of_a_large_file_is_no_hole() {
+    let w = World::new(96 << 20);
+    let fs = open(&w);
+    let f = put(&fs, Ino::ROOT, b"image", &vec![1; 20 << 20]);
+    set(&fs, f, "none");
+    let then = cut(&fs, None);
+    fs.write(f, 0, &vec![2; 20 << 20], 0).unwrap();
+    fs.sync_all().unwrap();
+    let later = cut(&fs, None);
+    fs.write(f, 0, &vec![3; 20 << 20], 0).unwrap();
+    settle(&w, &fs);
+    assert_eq!(content(&fs, then, f), None);
+    let back = fs.create(Ino::ROOT, b"back", &file(0o644)).unwrap().ino;
+    let copied = fs.copy_range_at(At::Past(then), f, 0, back, 0, 20 << 20, Writer::default());
+    assert!(matches!(copied, Err(Error::Stale)), "zeros are copied: {copied:?}");
+    let sought = fs.seek(At::Past(then), f, 0, nenrin_core::Seek::Data);
+    assert!(matches!(sought, Err(Error::Stale)), "{sought:?}");
+    let same = fs.has_same_content((At::Past(then), f), (At::Past(later), f), &mut || true);
+    assert!(same.is_err(), "{same:?}");
+}
+
 /// What a file that keeps all is in a directory that keeps nothing can be found, and forgotten.
 #[test]
 fn a_name_is_kept_as_long_as_what_it_names() {

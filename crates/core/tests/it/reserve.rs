@@ -381,6 +381,27 @@ fn asking_for_too_much_is_refused_early() {
     assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"f").unwrap().size, 300_000);
 }
 
+/// Who asks again and again for more than there is has nothing committed, nor kept of the past.
+#[test]
+fn a_refused_reservation_changes_nothing() {
+    let w = small();
+    let fs = w.open();
+    let ino = create(&fs, "f");
+    fs.write(ino, 0, b"little", 0).unwrap();
+    fs.checkpoint_create(Some(b"kept")).unwrap();
+    pass(&w, &fs, 20);
+    let (before, checkpoints) = (fs.counters().commits, fs.checkpoints().len());
+    for _ in 0..10 {
+        let refused = fs.allocate(ino, AllocateMode::Reserve, 0, 47 * MIB);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+        pass(&w, &fs, 60);
+    }
+    assert_eq!(fs.counters().commits, before, "what was refused is committed");
+    assert_eq!(fs.checkpoints().len(), checkpoints);
+    let dir = fs.create(Ino::ROOT, b"d", &crate::common::dir()).unwrap().ino;
+    assert!(matches!(fs.allocate(dir, AllocateMode::Reserve, 0, MIB), Err(Error::IsDirectory)));
+}
+
 /// Zeroing is no letting go: what is reserved stays so, and punching takes it.
 #[test]
 fn what_is_zeroed_stays_reserved() {

@@ -84,10 +84,12 @@ impl<S: Subject> Run<S> {
         let before = Before { asks, available, margin: nodes * segments * segment_blocks };
         let wanted = if let Asks::Room(blocks) = asks { blocks } else { 0 };
         let (shed, is_laying) = (self.fs()?.shed_blocks(), self.fs()?.is_laying());
-        self.reasons.note_room(wanted + before.margin, (available, shed), is_laying, self.clients.are_busy());
         // Of what is available the part that truncations will free which are held back is had by ending that.
         let held = self.model()?.held_blocks();
-        if available.saturating_sub(held) < wanted + before.margin {
+        let had = available.saturating_sub(held);
+        let counted = if matches!(asks, Asks::Room(_)) { had } else { available };
+        self.reasons.note_room(wanted + before.margin, (counted, shed), is_laying, self.clients.are_busy());
+        if had < wanted + before.margin {
             self.model()?.end_holds_perhaps(start);
         }
         Ok(Some(before))

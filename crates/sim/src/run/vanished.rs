@@ -4,7 +4,7 @@
 //! which is applied by `tick` and before an unmount, and computed here from the clock and from when each was cut. Or room is short:
 //! without what history takes there was less than the call takes and a margin besides, or, for what goes on in the background, history
 //! has taken much of what is available; what is moved since devices came, went or changed their length takes all there is. One that somebody reads from goes for want of room only, and not in the background.
-//! Calls that ask for room are not judged: df does not tell of all that is kept back, by which they have history let go.
+//! What truncations will free that are held back until the file is closed counts as taken here: history goes before that is ended.
 
 use super::{Check, Run, Step};
 use crate::ops::Op;
@@ -113,24 +113,7 @@ impl<S: Subject> Run<S> {
         now: &[CheckpointInfo],
     ) -> Result<(), String> {
         let thins = matches!(op, Op::Tick | Op::Remount);
-        // Who asks for room has history let go where df does not tell of all that is kept back.
-        let asks = matches!(
-            op,
-            Op::Create { .. }
-                | Op::CreateWith { .. }
-                | Op::Tmpfile { .. }
-                | Op::Link { .. }
-                | Op::Rename { .. }
-                | Op::SetXattr { .. }
-                | Op::Write { .. }
-                | Op::WritePages { .. }
-                | Op::SetAttr { .. }
-                | Op::Allocate { .. }
-                | Op::CopyRange { .. }
-                | Op::CopyPast { .. }
-                | Op::CheckpointCreate { .. }
-        );
-        if gone.is_empty() || asks || self.reasons.short || self.fs()?.is_laying() {
+        if gone.is_empty() || self.reasons.short || self.fs()?.is_laying() {
             return Ok(());
         }
         if let Some(cno) = gone.iter().find(|cno| self.reasons.held.contains_key(cno)) {

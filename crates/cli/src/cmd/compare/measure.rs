@@ -59,9 +59,7 @@ pub fn measure(
     run(&mut Command::new("sync"))?;
     // Best effort: in a container this may not be allowed.
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
-    let name: String =
-        contender.label.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    let trace = site.work.join(format!("{name}.{}.{turn}.trace", pattern.name()));
+    let trace = site.work.join(format!("{}.{}.{turn}.trace", contender.file_name(), pattern.name()));
     let device = BlockDev::find(&site.device)?;
     let words = vec!["nenrin".to_owned(), "compare".into(), contender.label.clone(), pattern.name()];
     let recording = Recording::start(std::slice::from_ref(&device), &words, &trace)?;

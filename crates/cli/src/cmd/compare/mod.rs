@@ -28,7 +28,7 @@ pub const COMMAND: Command = Command {
             "--fs LIST",
             "of ext4, ext4-full, xfs, btrfs, nilfs2, f2fs, exfat, jfs, nenrin; with mount options after a colon",
         ),
-        ("--pattern LIST", "of seq, rand, small, db, log, or files with jobs of fio (seq,rand)"),
+        ("--pattern LIST", "of seq, rand, small, db, log, or files with jobs of fio, called otherwise (seq,rand)"),
         ("--size SIZE", "of the data that seq and rand write; the others write a part of it (256M)"),
         ("--runs N", "how often each is run (1); medians are shown"),
         ("--device DEV", "a block device to write to: what is on it is LOST"),
@@ -160,6 +160,7 @@ fn wishes(parser: &mut lexopt::Parser) -> Result<Wishes, Fail> {
     if w.patterns.is_empty() {
         w.patterns = vec![Pattern::Sequential, Pattern::Random];
     }
+    plan::are_distinct(&w.contenders, &w.patterns)?;
     Ok(w)
 }
 

@@ -78,6 +78,10 @@ impl Contender {
         })?;
         Ok(Self { label: text.to_owned(), kind: known, options: options.replace('+', ",") })
     }
+    /// What files of it are called.
+    pub fn file_name(&self) -> String {
+        self.label.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
+    }
     /// Whether it is ours.
     pub fn is_ours(&self) -> bool {
         self.kind.name == "nenrin"
@@ -132,7 +136,10 @@ impl Pattern {
             "small" => Self::Small,
             "db" => Self::Database,
             "log" => Self::Log,
-            path if Path::new(path).is_file() => Self::Job(path.into()),
+            // fio is run elsewhere.
+            path if Path::new(path).is_file() => {
+                Self::Job(std::path::absolute(path).map_err(|e| Fail::usage(format!("--pattern {path:?}: {e}")))?)
+            }
             _ => {
                 let why = format!("--pattern {text:?}: neither seq, rand, small, db, log nor a job file of fio");
                 return Err(Fail::usage(why));
@@ -236,9 +243,66 @@ impl Pattern {
     }
 }
 
+/// Patterns that are known by name.
+const NAMED: [Pattern; 6] =
+    [Pattern::Idle, Pattern::Sequential, Pattern::Random, Pattern::Small, Pattern::Database, Pattern::Log];
+
+/// Refuses what results and files could not be told apart of.
+///
+/// # Errors
+/// Two have one name, or one that of another.
+pub fn are_distinct(contenders: &[Contender], patterns: &[Pattern]) -> Result<(), Fail> {
+    for (i, c) in contenders.iter().enumerate() {
+        if let Some(other) = contenders[..i].iter().find(|other| other.file_name() == c.file_name()) {
+            let text = format!("--fs {},{}: both would have one name; leave one out", other.label, c.label);
+            return Err(Fail::usage(text));
+        }
+    }
+    for (i, p) in patterns.iter().enumerate() {
+        let name = p.name();
+        let shown = if let Pattern::Job(path) = p { path.display().to_string() } else { name.clone() };
+        if matches!(p, Pattern::Job(_)) && NAMED.iter().any(|named| named.name() == name) {
+            let text = format!("--pattern {shown}: {name} is a pattern of its own; give the job file another name");
+            return Err(Fail::usage(text));
+        }
+        if patterns[..i].iter().any(|other| other.name() == name) {
+            return Err(Fail::usage(format!("--pattern {shown}: there is one called {name} already; leave one out")));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One line for each pair of which results could not be told apart.
+    #[test]
+    fn what_has_one_name_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let job = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let [idle, seq, mail, other] = ["idle.fio", "seq", "mail.fio", "b/mail"].map(job);
+        let told = |fs: &[&str], patterns: &[&str]| {
+            let contenders: Vec<Contender> = fs.iter().map(|text| Contender::parse(text).unwrap()).collect();
+            let patterns: Vec<Pattern> = patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect();
+            are_distinct(&contenders, &patterns).err().map(|fail| fail.message).unwrap_or_default()
+        };
+        assert_eq!(told(&["ext4", "ext4-full", "ext4:noatime", "xfs"], &["seq", "rand", &mail]), "");
+        assert!(told(&["ext4", "xfs", "ext4"], &[]).contains("--fs ext4,ext4: "));
+        assert!(told(&["nenrin:a+b", "nenrin:a:b"], &[]).contains("one name"));
+        for (patterns, what) in [(["seq", "seq"], "called seq"), ([&*mail, &*other], "called mail")] {
+            assert!(told(&["ext4"], &patterns).contains(what), "{patterns:?}");
+        }
+        for pattern in [&idle, &seq] {
+            let said = told(&["ext4"], &[pattern]);
+            assert!(said.contains(pattern) && said.contains("a pattern of its own"), "{said}");
+        }
+    }
 
     #[test]
     fn names_of_contenders() {

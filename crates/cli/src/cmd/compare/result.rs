@@ -357,9 +357,7 @@ impl<'a> Result<'a> {
         self.jobs().iter().for_each(|job| out += &format!("    {job}\n"));
         let stem = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         for (i, c) in self.contenders.iter().enumerate() {
-            let name: String =
-                c.label.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-            let svg = file.with_file_name(format!("{stem}-{name}.svg"));
+            let svg = file.with_file_name(format!("{stem}-{}.svg", c.file_name()));
             fs::write(&svg, plot::standalone(&self.plots(i)?.places)).at(svg.display())?;
             let shown = svg.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             out += &format!("\n{}: when and where\n\n![{}]({shown})\n", c.label, c.label);

@@ -143,7 +143,7 @@ pub fn run(command: &mut Command) -> Result<(), Fail> {
     let mut said = tempfile_like()?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.try_clone().at("a temporary file")?);
     let mut running = child::spawn(command)?;
-    let status = child::wait(&mut running, || {}).at(&name)?;
+    let status = child::wait(&mut running, || false).at(&name)?;
     if let Some(signal) = child::interrupted() {
         return Err(child::interruption(signal));
     }

@@ -41,22 +41,25 @@ pub fn interruption(signal: i32) -> Fail {
     Fail::new("interrupted; everything is unmounted and detached").with_code(128 + signal as u8)
 }
 
-/// Waits for a child; on a signal it is asked to end, then made to.
-pub fn wait(child: &mut Child, mut each: impl FnMut()) -> std::io::Result<ExitStatus> {
+/// Waits for a child. On a signal, or when its time is over, it is asked to end, then made to.
+pub fn wait(child: &mut Child, is_over: impl Fn() -> bool) -> std::io::Result<ExitStatus> {
+    wait_with(child, is_over, PATIENCE)
+}
+
+fn wait_with(child: &mut Child, is_over: impl Fn() -> bool, patience: Duration) -> std::io::Result<ExitStatus> {
     let mut asked: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        match (interrupted(), asked) {
-            (Some(_), None) => {
+        match asked {
+            None if interrupted().is_some() || is_over() => {
                 sys::terminate(child.id());
                 asked = Some(Instant::now());
             }
-            (_, Some(since)) if since.elapsed() > PATIENCE => child.kill()?,
+            Some(since) if since.elapsed() > patience => child.kill()?,
             _ => {}
         }
-        each();
         std::thread::sleep(LOOK);
     }
 }
@@ -79,4 +82,25 @@ pub fn spawn(command: &mut Command) -> Result<Child, Fail> {
         std::io::ErrorKind::PermissionDenied => Fail::at(&program, "may not be run").with_code(126),
         _ => Fail::at(&program, e),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who does not heed that the time is over is made to end, and who does has the time to.
+    #[test]
+    fn who_does_not_end_is_ended() {
+        let begin = Instant::now();
+        let ends = |trap: &str, patience| {
+            let script = format!("trap '{trap}' TERM; echo ready; while :; do sleep 0.1; done");
+            let mut command = Command::new("sh");
+            let mut child = command.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+            exit_code(wait_with(&mut child, || true, patience).unwrap())
+        };
+        assert_eq!(ends("", Duration::from_millis(200)), 128 + 9);
+        assert_eq!(ends("exit 7", Duration::from_secs(60)), 7);
+        assert!(begin.elapsed() < Duration::from_secs(50));
+    }
 }

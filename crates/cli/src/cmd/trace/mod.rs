@@ -22,7 +22,10 @@ pub const COMMAND: Command = Command {
     options: &[
         ("--device DEV", "record: a block device, partition or loop device; may be given several times"),
         ("-o, --output FILE", "record: the trace to write (nenrin.trace)"),
-        ("--for TIME", "record: end after so long, like 30s or 2m; without it, with COMMAND or Ctrl-C"),
+        (
+            "--for TIME",
+            "record: end after so long, like 30s or 2m (COMMAND has 10 s for it); without it, with COMMAND or Ctrl-C",
+        ),
         ("--data SIZE", "report: how much file data was written; the rest of what was written is metadata"),
         (
             "--volume DEVICE",

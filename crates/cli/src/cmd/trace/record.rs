@@ -7,8 +7,8 @@ use crate::output::{self, notice};
 use crate::size::{parse_seconds, show_bytes};
 use nenrin_trace::{BlockDev, Recording, analysis, file};
 use std::fs::{self, File};
-use std::io::{IsTerminal, Read};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, IsTerminal, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,9 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
     may_be_written(&path)?;
     child::watch()?;
     let words: Vec<String> = command.iter().map(|c| c.to_string_lossy().into_owned()).collect();
-    let recording = Recording::start(&devices, &words, &path)?;
-    if let Some(d) = devices.iter().find(|d| holds(d, &path)) {
+    let mut file = Fresh::beside(&path).at(path.display())?;
+    let recording = Recording::start_in(&devices, &words, &file.at, &path)?;
+    if let Some(d) = devices.iter().find(|d| holds(d, &file.at)) {
         notice(format!(
             "{} lies on {}: the trace will hold its own writes; -o elsewhere avoids that",
             path.display(),
@@ -60,15 +61,13 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
     let code = match command.split_first() {
         Some((program, rest)) => {
             let mut child = child::spawn(std::process::Command::new(program).args(rest))?;
-            let pid = child.id();
-            let status = child::wait(&mut child, || {
-                if is_over() {
-                    crate::sys::terminate(pid);
-                }
-            });
+            let named = file.take_name().at(path.display());
+            let status = child::wait(&mut child, is_over);
+            named?;
             Some(child::exit_code(status.at(program.to_string_lossy())?))
         }
         None => {
+            file.take_name().at(path.display())?;
             if w.nanos.is_none() && std::io::stderr().is_terminal() {
                 notice("recording; Ctrl-C ends it");
             }
@@ -115,6 +114,57 @@ fn may_be_written(path: &Path) -> Result<(), Fail> {
         return Err(Fail::at(path.display(), "exists and is no trace; choose another name with -o"));
     }
     Ok(())
+}
+
+/// The file that is written. A trace that is there stays until there is something to record: it is written beside that, and then takes
+/// its name. What was not to be goes.
+struct Fresh {
+    at: PathBuf,
+    /// The file whose name it takes.
+    instead_of: Option<PathBuf>,
+    /// There is no use in it yet, and there was none of this name.
+    goes: bool,
+}
+
+impl Fresh {
+    fn beside(path: &Path) -> io::Result<Self> {
+        let known = match fs::metadata(path) {
+            Ok(known) if known.is_file() => known,
+            // A pipe, or /dev/null.
+            Ok(_) => return Ok(Self { at: path.to_owned(), instead_of: None, goes: false }),
+            Err(_) => {
+                let goes = fs::symlink_metadata(path).is_err();
+                return Ok(Self { at: path.to_owned(), instead_of: None, goes });
+            }
+        };
+        let real = fs::canonicalize(path)?;
+        let name = real.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let at = real.with_file_name(format!(".{name}.{}.new", std::process::id()));
+        let made = File::options().write(true).create_new(true).mode(0o600).open(&at)?;
+        let this = Self { at, instead_of: Some(real), goes: true };
+        // Whoever runs this may not be whose it is.
+        let _ = fchown(&made, Some(known.uid()), Some(known.gid()));
+        made.set_permissions(fs::Permissions::from_mode(known.mode() & 0o777))?;
+        Ok(this)
+    }
+
+    /// It is what was wanted from now on.
+    fn take_name(&mut self) -> io::Result<()> {
+        if let Some(known) = self.instead_of.take() {
+            fs::rename(&self.at, &known)?;
+            self.at = known;
+        }
+        self.goes = false;
+        Ok(())
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if self.goes {
+            let _ = fs::remove_file(&self.at);
+        }
+    }
 }
 
 /// Whether the file lies on the device, so that writing it is recorded too.

@@ -103,6 +103,15 @@ pub const LET_GO: &str = "
 
 /// Runs a script as a user without rights, if that is possible here.
 pub fn as_nobody(place: &Place, script: &str) -> Option<Out> {
+    beside_nobody(place, "exec $NOBODY sh -ec \"$SCRIPT\"", script)
+}
+
+/// Runs a script as root in which `$NOBODY COMMAND` is run by a user without rights, if that is possible here.
+pub fn with_nobody(place: &Place, script: &str) -> Option<Out> {
+    beside_nobody(place, "exec sh -ec \"$SCRIPT\"", script)
+}
+
+fn beside_nobody(place: &Place, runs: &str, script: &str) -> Option<Out> {
     if !is_root() || !has("setpriv") || !has("unshare") {
         return None;
     }
@@ -117,10 +126,10 @@ pub fn as_nobody(place: &Place, script: &str) -> Option<Out> {
     // Its own /dev, where everybody may open what everybody usually may.
     let devices = "
         mount -t tmpfs none /dev
-        for d in 'null c 1 3' 'zero c 1 5' 'urandom c 1 9' 'fuse c 10 229'; do mknod -m 666 /dev/$d; done
-        exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -ec \"$0\"";
+        for d in 'null c 1 3' 'zero c 1 5' 'urandom c 1 9' 'fuse c 10 229'; do mknod -m 666 /dev/$d; done";
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-ec", &format!("{LET_GO}\n{devices}"), script]);
+    command.args(["-m", "sh", "-ec", &format!("{LET_GO}\n{devices}\n{runs}")]).env("SCRIPT", script);
+    command.env("NOBODY", "setpriv --reuid=65534 --regid=65534 --clear-groups");
     command.current_dir(place.dir()).env("NENRIN", program).env_remove("XDG_RUNTIME_DIR");
     Some(Out::of(command.output().unwrap()))
 }
