@@ -166,6 +166,11 @@ impl HostFile {
         self.direct.load(Ordering::Relaxed)
     }
 
+    /// Whether somebody else answers for what is read and written, who may not.
+    pub(crate) fn is_answered_for(&self) -> bool {
+        sys::is_answered_for(&self.file)
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

@@ -74,6 +74,13 @@ pub(crate) fn host_of(file: &File) -> Host {
     }
 }
 
+/// Whether a file lies where somebody else answers for it, who may not: another machine, or a process.
+pub(crate) fn is_answered_for(file: &File) -> bool {
+    // FUSE, 9P, Ceph.
+    const OTHERS: [u32; 3] = [0x6573_5546, 0x0102_1997, 0x00c3_6400];
+    host_of(file) != Host::Local || rustix::fs::fstatfs(file).is_ok_and(|s| OTHERS.contains(&(s.f_type as u32)))
+}
+
 /// Device and inode of the file behind a loop device.
 pub(crate) fn loop_file(device: &File) -> io::Result<(u64, u64)> {
     let mut info = [0u64; LOOP_INFO_WORDS];

@@ -1,14 +1,21 @@
 //! A thread for what no serving thread may wait for: whole-volume syncs, what is
 //! let go of, and changes that first need the kernel to write out its pages.
+//!
+//! Invariants
+//! 1. What is waited for is the last job and not the end of its thread: the kernel keeps a thread that has requests under way to a
+//!    device that does not answer.
 
 use crate::sys;
 use std::io;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
-type Running = Option<(Sender<Job>, JoinHandle<()>)>;
+type Running = Option<(Sender<Job>, Over)>;
+
+/// Ends with the last job of a thread.
+type Over = Receiver<()>;
 
 /// Runs jobs one after the other on a thread that is started with the first, if it was not before.
 pub(crate) struct Helper(Mutex<Running>);
@@ -58,20 +65,25 @@ impl Helper {
     /// Waits until every job has run.
     pub fn finish(&self) {
         let running = self.lock().take();
-        if let Some((sender, thread)) = running {
+        if let Some((sender, over)) = running {
             drop(sender);
-            let _ = thread.join();
+            let _ = over.recv();
         }
     }
 }
 
 /// A thread for these jobs.
-fn start(name: &str, jobs: Receiver<Job>) -> io::Result<JoinHandle<()>> {
+fn start(name: &str, jobs: Receiver<Job>) -> io::Result<Over> {
     #[cfg(test)]
     if NO_THREADS.get() {
         return Err(io::ErrorKind::WouldBlock.into());
     }
-    thread::Builder::new().name(name.into()).spawn(move || work(jobs))
+    let (ended, over) = mpsc::channel::<()>();
+    let body = move || {
+        work(jobs);
+        drop(ended);
+    };
+    thread::Builder::new().name(name.into()).spawn(body).map(|_| over)
 }
 
 fn work(jobs: Receiver<Job>) {
@@ -84,7 +96,7 @@ fn work(jobs: Receiver<Job>) {
 
 /// Runs each job on a thread of its own: those that may take for as long as others ask for more.
 #[derive(Default)]
-pub(crate) struct Apart(Mutex<Vec<JoinHandle<()>>>);
+pub(crate) struct Apart(Mutex<Vec<Over>>);
 
 impl Apart {
     /// Has `job` run: by the calling thread where no other can be started.
@@ -94,14 +106,13 @@ impl Apart {
         // It waits for that.
         let _ = sender.send(Box::new(job));
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        running.retain(|thread| !thread.is_finished());
+        running.retain(|over| matches!(over.try_recv(), Err(TryRecvError::Empty)));
         running.push(started);
     }
     /// Waits until every job has run.
     pub fn finish(&self) {
         let running = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        // What a job panicked of the panic hook has said.
-        running.into_iter().for_each(|thread| drop(thread.join()));
+        running.into_iter().for_each(|over| _ = over.recv());
     }
 }
 

@@ -20,9 +20,11 @@ use std::time::Duration;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A thread that does the same again and again, until this goes.
+///
+/// What it does is waited for, and not for its end: the kernel keeps a thread that has requests under way to a device that does not answer.
 struct Repeated {
-    thread: Option<thread::JoinHandle<()>>,
-    stop: mpsc::Sender<()>,
+    stop: Option<mpsc::Sender<()>>,
+    over: mpsc::Receiver<()>,
 }
 
 impl Repeated {
@@ -32,7 +34,7 @@ impl Repeated {
         tell: impl Fn(&str) + Send + 'static,
         mut work: impl FnMut() + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (stop, stopped) = mpsc::channel();
+        let ((stop, stopped), (ended, over)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
         let repeat = move || {
             sys::set_io_flusher();
             let mut pause = TICK;
@@ -47,16 +49,19 @@ impl Repeated {
                     }
                 }
             }
+            // With all that it has.
+            drop((work, tell));
+            drop(ended);
         };
-        let thread = Some(thread::Builder::new().name(name.into()).spawn(repeat)?);
-        Ok(Self { thread, stop })
+        thread::Builder::new().name(name.into()).spawn(repeat)?;
+        Ok(Self { stop: Some(stop), over })
     }
 }
 
 impl Drop for Repeated {
     fn drop(&mut self) {
-        let _ = self.stop.send(());
-        let _ = self.thread.take().map(thread::JoinHandle::join);
+        drop(self.stop.take());
+        let _ = self.over.recv();
     }
 }
 

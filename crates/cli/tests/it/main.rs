@@ -17,6 +17,7 @@ mod dump;
 mod forget;
 mod helpers;
 mod history;
+mod host_silent;
 mod image_gone;
 mod info;
 mod known;

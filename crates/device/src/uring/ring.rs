@@ -82,6 +82,9 @@ pub(super) struct Ring {
     uring: IoUring,
     state: Mutex<State>,
     host: Arc<HostFile>,
+    /// Where the host may not answer a request is begun by a thread of the kernel: it would ask that host, and wait for the answer, in
+    /// who submits (Linux 6.18 does where a file is on FUSE).
+    flags: Flags,
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
@@ -96,7 +99,8 @@ impl Ring {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let state = Mutex::new(State::default());
-        Ok(Self { uring, state, host })
+        let flags = if host.is_answered_for() { Flags::ASYNC } else { Flags::empty() };
+        Ok(Self { uring, state, host, flags })
     }
 
     /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way, and then not for long: a device that does not answer
@@ -190,7 +194,7 @@ impl Ring {
             }
             Kept::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         };
-        (entry.user_data(index as u64), index)
+        (entry.user_data(index as u64).flags(self.flags), index)
     }
 
     /// Publishes entries at once. Called with the lock held.
