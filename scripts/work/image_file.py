@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 
-NENRIN = os.environ.get("NENRIN", "target/release/nenrin")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILT = ". scripts/lib.sh; release"
+NENRIN = os.environ.get("NENRIN") or subprocess.run(["sh", "-c", BUILT], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip() + "/nenrin"
 MIB = 1 << 20
 HOST_BYTES, IMAGE_BYTES, SYNCS = 768 * MIB, 256 * MIB, 1000
 # A write and a flush, which Linux counts as a write too; now and then something of the volume itself.

@@ -4,7 +4,6 @@ use crate::error::Fail;
 use crate::{clock, signature, sys};
 use nenrin_core::{DeviceHealth, Error, Fs, MountOptions};
 use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, HostId, HostPlace, OpenMode, make_best, open_best};
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -40,6 +39,11 @@ pub fn make(path: &Path) -> Result<Device, Fail> {
 fn is_read_only(path: &Path) -> bool {
     let is_block = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     is_block && fs::File::open(path).is_ok_and(|f| sys::block_device_is_read_only(&f))
+}
+
+/// Whether somebody has it, or it is not for who asks: where it is in use elsewhere helps then.
+pub fn is_refused(e: &DeviceError) -> bool {
+    matches!(e, DeviceError::Busy { .. } | DeviceError::Os(libc::EACCES | libc::EPERM))
 }
 
 /// Whether a device could be read, but not written to.
@@ -144,19 +148,6 @@ pub fn identity(path: &Path) -> std::io::Result<String> {
 /// Of the device, and of what it shows the whole of: of a loop device also of the file behind it. Of no device none.
 pub fn identities(path: &Path) -> Vec<String> {
     identity(path).into_iter().chain(identities_beneath(path)).collect()
-}
-
-/// The same of what a link to something open leads to. Whoever serves a file is not asked.
-pub fn identities_open(link: &Path) -> Vec<String> {
-    let flags = StatxFlags::TYPE | StatxFlags::INO;
-    let Ok(meta) = statx(CWD, link, AtFlags::STATX_DONT_SYNC, flags) else { return Vec::new() };
-    match FileType::from_raw_mode(meta.stx_mode.into()) {
-        FileType::BlockDevice => identities(link),
-        _ => {
-            let of = libc::makedev(meta.stx_dev_major, meta.stx_dev_minor);
-            vec![identity_by(HostId::File(of, meta.stx_ino))]
-        }
-    }
 }
 
 /// Of what it shows the whole of.

@@ -157,16 +157,10 @@ pub fn device_of(path: &Path) -> Option<String> {
 }
 
 /// All processes but this one.
-fn others() -> impl Iterator<Item = u32> {
+pub fn others() -> impl Iterator<Item = u32> {
     let own = std::process::id();
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).filter(move |pid| *pid != own)
-}
-
-/// The links to the files that a process has open; of one whose number is not known none.
-pub fn opened_by(pid: i32) -> impl Iterator<Item = PathBuf> {
-    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
-    pid.into_iter().flat_map(links_of).filter(|link| link.parent().is_some_and(|above| above.ends_with("fd")))
 }
 
 /// The links to what a process uses.

@@ -5,7 +5,7 @@
 //!    that, so that a link put in its place leads nowhere.
 //! 2. Nothing of another file system is touched.
 
-use rustix::fs::{self as sys, AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{self as sys, AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::fs::{self, Permissions};
@@ -31,7 +31,10 @@ pub fn tree(parent: &impl AsFd, name: &CStr, device: u64) -> io::Result<()> {
         left.append(&mut moved.names);
     }
     drop(top);
-    Ok(sys::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+    match sys::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => Ok(()),
+        done => Ok(done?),
+    }
 }
 
 /// What was moved to the top of the tree, of which it has no more to be held open than of any other.
@@ -44,11 +47,21 @@ struct Moved<'a> {
 impl Moved<'_> {
     /// Moves what has a name in a directory of the tree. Whatever is moved by that lies in the tree, and goes with it.
     fn take(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+        // What holds nothing goes at once.
+        if matches!(sys::unlinkat(parent, name, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT)) {
+            return Ok(());
+        }
         let mut failed = Errno::EXIST;
         for _ in 0..NAMES_MAX {
             self.count += 1;
             let new = CString::new(format!(".deep-{}", self.count))?;
-            match sys::renameat(parent, name, self.top, &new) {
+            // What has that name, be it an empty directory, is in the list of what is removed.
+            let moved = match sys::renameat_with(parent, name, self.top, &new, RenameFlags::NOREPLACE) {
+                // A file system that does not know how.
+                Err(Errno::INVAL) => sys::renameat(parent, name, self.top, &new),
+                other => other,
+            };
+            match moved {
                 Ok(()) => {
                     self.names.push(new);
                     return Ok(());
@@ -61,7 +74,15 @@ impl Moved<'_> {
     }
 }
 
+/// What somebody else has taken away is gone as well.
 fn below(parent: &impl AsFd, name: &CStr, device: u64, moved: &mut Moved<'_>, depth: usize) -> io::Result<()> {
+    match entered(parent, name, device, moved, depth) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn entered(parent: &impl AsFd, name: &CStr, device: u64, moved: &mut Moved<'_>, depth: usize) -> io::Result<()> {
     let Some(mut listed) = directory(parent, name, device)? else { return Ok(()) };
     if depth == OPEN_MAX {
         return moved.take(parent.as_fd(), name);
@@ -105,7 +126,7 @@ fn names(listed: &mut Dir) -> io::Result<Vec<CString>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{CWD, RenameFlags};
+    use rustix::fs::CWD;
     use std::fs::File;
     use std::os::unix::fs::{MetadataExt, symlink};
     use std::path::Path;
@@ -160,8 +181,9 @@ mod tests {
     fn what_is_deep_goes_with_few_descriptors() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("top")).unwrap();
-        fs::create_dir_all(dir.path().join("top/.deep-1/full")).unwrap();
+        fs::create_dir(dir.path().join("top/.deep-1")).unwrap();
         fs::write(dir.path().join("top/.deep-2"), "").unwrap();
+        fs::create_dir_all(dir.path().join("top/.deep-3/full")).unwrap();
         let mut at = OwnedFd::from(File::open(dir.path().join("top")).unwrap());
         for _ in 0..3000 {
             sys::mkdirat(&at, c"d", Mode::from_raw_mode(0o700)).unwrap();

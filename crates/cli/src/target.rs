@@ -46,7 +46,17 @@ impl Target {
             return Self::of_devices(path);
         }
         let stands_for_its_volume = match fs::metadata(path) {
-            Ok(m) => m.is_dir() || m.is_file() && is_content(path),
+            Ok(m) if m.is_file() => {
+                // An image that is mounted need not be known by its head, wherever it lies.
+                if let Some(owner) = Self::asked(path)? {
+                    return Ok(owner);
+                }
+                if !is_content(path) {
+                    return Self::opened(path);
+                }
+                true
+            }
+            Ok(m) => m.is_dir(),
             Err(e) if is_closed(&e) && is_ours(path, &e) => true,
             Err(e) => return Err(Fail::at(path.display(), e)),
         };
@@ -57,22 +67,33 @@ impl Target {
     }
 
     fn of_devices(path: &Path) -> Result<Self, Fail> {
-        let absolute = members::absolute(path);
-        match control::asked_of_device(&absolute) {
-            (Some(owner), _) => return Ok(Self::Owner(owner)),
-            (None, Some(silent)) => return Err(Fail::at(path.display(), silent)),
-            (None, None) => {}
+        Self::asked(path)?.map_or_else(|| Self::opened(path), Ok)
+    }
+
+    /// Who has these devices.
+    fn asked(path: &Path) -> Result<Option<Self>, Fail> {
+        match control::asked_of_device(&members::absolute(path)) {
+            (Some(owner), _) => Ok(Some(Self::Owner(owner))),
+            (None, Some(silent)) => Err(Fail::at(path.display(), silent)),
+            (None, None) => Ok(None),
         }
+    }
+
+    fn opened(path: &Path) -> Result<Self, Fail> {
+        let absolute = members::absolute(path);
+        // Whoever is in the way of one that is named is told of.
+        let told = |fail: Fail| {
+            let refused = |p: &PathBuf| device::try_open(p, OpenMode::READER).is_err_and(|e| device::is_refused(&e));
+            let is_refused = members::split(&absolute).iter().any(refused);
+            if is_refused { control::with_place(&absolute, fail) } else { fail }
+        };
         let mut members = match members::try_open(&absolute, OpenMode::READER) {
-            Ok(members) => members.map_err(|e| control::mounted_by_another(&absolute).unwrap_or(e))?,
+            Ok(members) => members.map_err(told)?,
             // What else there is on a volume stands for it, too.
             Err(DeviceError::NotADevice) => {
                 return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
             }
-            Err(e) => {
-                let what = || device::describe(path, OpenMode::READER, &e);
-                return Err(control::mounted_by_another(&absolute).unwrap_or_else(what));
-            }
+            Err(e) => return Err(told(device::describe(path, OpenMode::READER, &e))),
         };
         members.leave_out_misfits(&members::split(path));
         let options = MountOptions { read_only: true, degraded: true, ..MountOptions::default() };

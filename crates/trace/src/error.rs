@@ -45,13 +45,6 @@ impl TraceError {
             _ => Self::Io { path: path.display().to_string(), error },
         }
     }
-    /// The same of a file that is called otherwise for whoever asked for it.
-    pub(crate) fn of(self, path: &Path) -> Self {
-        match self {
-            Self::Io { error, .. } => Self::io(path)(error),
-            other => other,
-        }
-    }
     pub(crate) fn file(path: &Path, why: impl Into<String>) -> Self {
         Self::File { path: path.display().to_string(), why: why.into() }
     }

@@ -94,7 +94,15 @@ impl Writer {
     /// It cannot be written.
     pub fn create(path: &Path, header: &Header) -> Result<Self, TraceError> {
         let file = File::create(path).map_err(TraceError::io(path))?;
-        Self::new(BufWriter::with_capacity(1 << 20, file), header).map_err(TraceError::io(path))
+        Self::to(file, header).map_err(TraceError::io(path))
+    }
+
+    /// Into an empty file, or what stands for one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn to(file: File, header: &Header) -> io::Result<Self> {
+        Self::new(BufWriter::with_capacity(1 << 20, file), header)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::event::{Event, EventKind};
 use crate::file::{DeviceInfo, End, Header, Writer};
 use crate::kernel::Instance;
 use crate::{TraceError, sys};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -47,14 +47,15 @@ impl Recording {
     /// # Errors
     /// No permission, no tracefs, no such device, a file that cannot be written.
     pub fn start(devices: &[BlockDev], command: &[String], path: &Path) -> Result<Self, TraceError> {
-        Self::start_in(devices, command, path, path)
+        let file = File::create(path).map_err(TraceError::io(path))?;
+        Self::start_in(devices, command, file, path)
     }
 
-    /// The same into `file`, which is to be called `path` later: failures name that.
+    /// The same into a file that is open, which is, or is to be, called `path`: failures name that.
     ///
     /// # Errors
     /// As [`Recording::start`].
-    pub fn start_in(devices: &[BlockDev], command: &[String], file: &Path, path: &Path) -> Result<Self, TraceError> {
+    pub fn start_in(devices: &[BlockDev], command: &[String], file: File, path: &Path) -> Result<Self, TraceError> {
         let before = devices.iter().map(BlockDev::counters).collect::<Result<Vec<_>, _>>()?;
         let mut instance = Instance::new(devices)?;
         // Before the header, whose time must not be earlier than that of the events.
@@ -67,7 +68,7 @@ impl Recording {
             devices: devices.iter().map(DeviceInfo::from).collect(),
             source: "kernel".into(),
         };
-        let writer = Writer::create(file, &header).map_err(|e| e.of(path))?;
+        let writer = Writer::to(file, &header).map_err(TraceError::io(path))?;
         let (orders, inbox) = channel();
         let worker = Worker { instance, writer, devices: devices.to_vec(), before, path: path.to_owned(), requests: 0 };
         let thread = std::thread::Builder::new().name("trace".into()).spawn(move || worker.run(&inbox));

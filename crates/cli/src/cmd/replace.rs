@@ -88,7 +88,7 @@ fn follow(owner: &mut Client, place: &Path, new: &Path, (number, uuid): (u16, [u
         let data: Result<JoinData, Fail> = owner.call(&Request::JoinStatus { uuid: Some(uuid) });
         let data = data.map_err(|why| {
             let shown = new.display();
-            let begins = "the old device goes on, and the same command with --force begins anew";
+            let begins = "the old device goes on, and mounted again, the same command with --force begins anew";
             owner.unless_left(why, &format!("unless nenrin device list shows {shown}, {begins}"))
         })?;
         if data.done {

@@ -17,8 +17,8 @@ pub const COMMAND: Command = Command {
     usage: &["umount [--force] DIR|DEVICE"],
     about: "Unmounts a volume; returns when everything is on its device, and that is free where nobody else uses the volume",
     options: &[("--force", "also where the image was deleted while mounted, and is lost with its mount")],
-    notes: "DEVICE, also as LABEL=NAME or UUID=..., is that of a volume that is mounted in one place; of several DIR has to say which. To root\n\
-            it may be another user's mount; others are told who can unmount it.\n\
+    notes: "DEVICE, also as LABEL=NAME or UUID=..., is that of a volume that is mounted in one place; of several DIR has to say which. Of\n\
+            another user's mount it is told where it is: also root unmounts that by DIR alone.\n\
             Where the image has no name any more it is not unmounted: what is in it can be copied from DIR, and the image itself as\n\
             the message says. A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
             commit, for which the next mount waits. Where states of the\n\
@@ -59,8 +59,9 @@ fn point_of(given: &Path) -> Result<Cow<'_, Path>, Fail> {
         (Some(owner), _) => owner,
         (None, Some(silent)) => return Err(Fail::at(given.display(), silent)),
         (None, None) => {
-            let nothing = || Fail::at(given.display(), "nothing is mounted here, and no volume from here");
-            return Err(control::mounted_by_another(&device).unwrap_or_else(nothing));
+            let nothing =
+                Fail::at(given.display(), "nothing is mounted here, and no volume from here of yours or root's");
+            return Err(control::with_place(&device, nothing));
         }
     };
     let seen: Vec<MountData> = owner.hello.mounts.into_iter().filter(|m| !m.detached).collect();
@@ -131,14 +132,12 @@ fn unmounted(directory: &Path, force: bool) -> Result<Seen, Fail> {
         return Err(Fail::at(directory.display(), text));
     }
     if mounts::is_dead(&real) {
-        clear(&real).at(directory.display())?;
-        output::notice(format!(
-            "{}: the program behind this mount had ended; the mount is cleared, and the next mount of the volume recovers it",
-            directory.display()
-        ));
-        return Ok(Seen::ByOwner);
+        return cleared(directory, &real);
     }
-    let (mut owner, ..) = control::owner_of_directory(&real)?;
+    let (mut owner, ..) = match control::owner_of_directory(&real) {
+        Err(_) if control::has_ended(&mount) => return cleared(directory, &real),
+        other => other?,
+    };
     // Who asks for it does not keep it.
     std::env::set_current_dir("/").at("/")?;
     let is_elsewhere = owner.hello.space.is_some() && owner.hello.space != mounts::space();
@@ -159,6 +158,16 @@ fn unmounted(directory: &Path, force: bool) -> Result<Seen, Fail> {
         output::notice(format!("the volume stays in use: also mounted at {}; {again}", places.join(" and ")));
     }
     Ok(if is_elsewhere { Seen::Here } else { Seen::ByOwner })
+}
+
+/// Takes a mount away that nobody is behind any more.
+fn cleared(directory: &Path, real: &Path) -> Result<Seen, Fail> {
+    clear(real).at(directory.display())?;
+    output::notice(format!(
+        "{}: the program behind this mount had ended; the mount is cleared, and the next mount of the volume recovers it",
+        directory.display()
+    ));
+    Ok(Seen::ByOwner)
 }
 
 /// In another mount name space than the owner's a path is of something else there, or of nothing: who asks unmounts it himself.

@@ -10,10 +10,12 @@ use crate::output::shell_quoted;
 use crate::size::show_bytes;
 use crate::sys;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -71,16 +73,6 @@ impl Client {
     /// Whether it says that it has one of these devices.
     fn has_one_of(&self, identities: &[String]) -> bool {
         self.hello.identities.iter().any(|i| identities.contains(i))
-    }
-
-    /// Whether that can be seen, too, as root sees it of another user's, who may say anything: a mount of his, and the device open.
-    fn is_believed(&self, identities: &[String]) -> bool {
-        let is_mounted = |m: &Mount| m.user == self.uid && self.hello.mounts.iter().any(|said| is_of(said, m));
-        let is_open = |peer: sys::Peer| {
-            let mut links = mounts::opened_by(peer.pid);
-            links.any(|link| device::identities_open(&link).iter().any(|i| identities.contains(i)))
-        };
-        ours().iter().any(is_mounted) && sys::peer(self.stream.get_ref()).is_ok_and(is_open)
     }
 
     /// Asks, and waits for the answer.
@@ -231,21 +223,15 @@ fn identities_of(devices: &[PathBuf]) -> Vec<String> {
     devices.iter().flat_map(|p| device::identities(p)).collect()
 }
 
-/// The same, which for root may be any user's; or else that it does not answer, where that is known.
+/// The same; or else that it does not answer, where that is known. Also root asks no other user's process about a device: that may say
+/// anything, and keep whoever asks for as long as it likes.
 pub fn asked_of_device(path: &Path) -> (Option<Client>, Option<Fail>) {
     let devices = members::split(path);
     let identities = identities_of(&devices);
     if identities.is_empty() {
         return (None, None);
     }
-    let (mut found, mut silent) = find(&[sys::euid(), 0], |client| client.has_one_of(&identities));
-    if found.is_none() && sys::euid() == 0 {
-        let all: BTreeSet<u32> = ours().iter().map(|m| m.user).filter(|user| *user != 0).collect();
-        let all: Vec<u32> = all.into_iter().collect();
-        let (of_others, more) = find(&all, |client| client.has_one_of(&identities) && client.is_believed(&identities));
-        found = of_others;
-        silent.extend(more);
-    }
+    let (found, silent) = find(&[sys::euid(), 0], |client| client.has_one_of(&identities));
     let owner = silent.into_iter().find(|pid| devices.iter().any(|d| silent::has_open(*pid, d)));
     (found, owner.map(silent::no_answer))
 }
@@ -255,25 +241,53 @@ fn ours() -> Vec<Mount> {
     mounts::all().unwrap_or_default().into_iter().filter(|m| m.fstype == FSTYPE).collect()
 }
 
-/// Of a device whose volume another user has mounted, who does not answer us: where, and who.
-pub fn mounted_by_another(path: &Path) -> Option<Fail> {
-    let identities = identities_of(&members::split(path));
-    // Whoever mounts says what from: nobody follows that to where it may never come back.
-    let is_it = |source: &PathBuf| {
-        !silent::leads_into_fuse(source) && device::identities(source).iter().any(|i| identities.contains(i))
-    };
-    let is_seen = |m: &Mount| {
-        let is_other = m.user != sys::euid() && !silent::leads_into_fuse(&m.source);
-        is_other && members::split(&m.source).iter().any(is_it)
-    };
+/// Adds to a failure of a device that is in use, or may not be opened, where another user has mounted it, as the list of mounts has it.
+/// Whoever mounts chooses what that says he mounted: so it is only told, and no path of his is looked at.
+pub fn with_place(path: &Path, fail: Fail) -> Fail {
+    let names = names_of(path);
+    let is_seen = |m: &Mount| m.user != sys::euid() && is_named(&m.source, &names);
     let all: Vec<Mount> = ours().into_iter().filter(is_seen).collect();
-    let user = all.first()?.user;
-    let places: Vec<PathBuf> = all.into_iter().filter(|m| m.user == user).map(|m| m.point).collect();
-    let (who, ask) = match user {
-        0 => ("root".to_owned(), "ask as root".to_owned()),
-        user => (format!("user {user}"), "ask as that user or as root".to_owned()),
+    let Some(user) = all.first().map(|m| m.user) else { return fail };
+    let his: Vec<&Mount> = all.iter().filter(|m| m.user == user).collect();
+    let places: Vec<String> = his.iter().map(|m| shell_quoted(&m.point)).collect();
+    let who = if user == 0 { "root".to_owned() } else { format!("user {user}") };
+    let what = match (sys::euid(), user) {
+        (0, _) if his.iter().all(|m| silent::has_ended(m)) => {
+            format!("the program behind it has ended; nenrin umount {} clears it", places[0])
+        }
+        (0, _) => format!("by that directory root reaches it: nenrin umount {}", places[0]),
+        (_, 0) => "ask as root".to_owned(),
+        _ => "ask as that user or as root".to_owned(),
     };
-    Some(Fail::at(path.display(), format!("mounted at {} by {who}; {ask}", mounts::listed(&places))))
+    let text = format!("{}; mounted at {} by {who}; {what}", fail.message, places.join(" and "));
+    Fail { message: text, ..fail }
+}
+
+/// What the devices may be called where they are mounted, without looking at what others say.
+fn names_of(path: &Path) -> Vec<PathBuf> {
+    let each = |p: PathBuf| [fs::canonicalize(&p).ok(), Some(device::absolute(&p))];
+    members::split(path).into_iter().flat_map(each).flatten().collect()
+}
+
+/// Whether a source is one of these names, or has one in its list.
+fn is_named(source: &Path, names: &[PathBuf]) -> bool {
+    // In these directories root alone makes links.
+    let is_link_of_root = |p: &Path| ["/dev/disk", "/dev/mapper"].iter().any(|d| p.starts_with(d)) && is_plain(p);
+    let is_it = |p: &Path| {
+        let of = is_link_of_root(p).then(|| fs::canonicalize(p).ok()).flatten();
+        names.iter().any(|name| name == p || Some(name) == of.as_ref())
+    };
+    let bytes = source.as_os_str().as_bytes();
+    is_it(source) || bytes.split(|b| *b == b',').any(|part| is_it(Path::new(OsStr::from_bytes(part))))
+}
+
+fn is_plain(path: &Path) -> bool {
+    path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
+}
+
+/// Whether nobody is behind a mount any more, which root does not see from the mount of another user.
+pub fn has_ended(mount: &Mount) -> bool {
+    silent::has_ended(mount)
 }
 
 /// Fails where a path leads into a mount whose process does not answer: whoever asks for anything there waits for as long. Nothing there
@@ -360,6 +374,15 @@ mod tests {
         let each = &mut |some: Vec<u32>| parts.extend(some);
         let answer = call(&mut BufReader::new(command), &Request::Segments, each, &mut || Ok(()));
         (parts, answer.map_err(|fail| fail.message))
+    }
+
+    /// By what a mount says alone, also in a list, and nothing else.
+    #[test]
+    fn a_source_is_known_by_its_name() {
+        let names = [PathBuf::from("/a/image"), PathBuf::from("/b/x,y")];
+        let is = |source: &str| is_named(Path::new(source), &names);
+        assert!(is("/a/image") && is("/c/other,/a/image") && is("/b/x,y"));
+        assert!(!is("/a/images") && !is("/a/../a/image") && !is("/b/x") && !is(""));
     }
 
     #[test]

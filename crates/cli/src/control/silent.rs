@@ -3,9 +3,11 @@
 
 use crate::error::Fail;
 use crate::mounts::{self, FSTYPE, Mount};
+use crate::sys;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -60,7 +62,9 @@ pub(super) fn has_open(pid: i32, path: &Path) -> bool {
 
 /// Whether a process is the one behind a mount. Where the kernel does not tell, it may be.
 pub(super) fn serves(pid: i32, mount: &Mount) -> bool {
-    if !has_open(pid, Path::new("/dev/fuse")) {
+    // What the device is called where the process has it may lie in another mount name space.
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    if !open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| to.file_name().is_some_and(|n| n == "fuse")) {
         return false;
     }
     let wanted = mount.device.split(':').nth(1);
@@ -77,23 +81,24 @@ pub(super) fn serves(pid: i32, mount: &Mount) -> bool {
     told.is_empty() || told.iter().any(|n| Some(&**n) == wanted)
 }
 
+/// Whether no process is behind a mount, as root sees it, whom that of another user does not tell: nobody is asked. Where a process may
+/// be it, it has not.
+pub(super) fn has_ended(mount: &Mount) -> bool {
+    // Root of a container does not see what everybody has open.
+    let is_closed =
+        |pid| fs::read_dir(format!("/proc/{pid}/fd")).is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
+    let may_be = |pid| is_closed(pid) || i32::try_from(pid).is_ok_and(|pid| serves(pid, mount));
+    sys::euid() == 0 && !mounts::others().any(may_be)
+}
+
 /// Links that are followed on one way.
 const LINKS_MAX: usize = 40;
 
 /// The first mount of ours that a path leads into. What is in it is not looked at.
 pub(super) fn mount_on_the_way(path: &Path) -> Option<Mount> {
-    first_on_the_way(path, |m| m.fstype == FSTYPE)
-}
-
-/// Whether a path leads into a mount behind which there is a program, of whatever type: who follows it waits for that.
-pub(super) fn leads_into_fuse(path: &Path) -> bool {
-    first_on_the_way(path, |m| m.fstype == "fuse" || m.fstype.starts_with("fuse.")).is_some()
-}
-
-/// The first mount that fits which a path leads into. What is in it is not looked at.
-fn first_on_the_way(path: &Path, fits: impl Fn(&Mount) -> bool) -> Option<Mount> {
+    let fits = |m: &Mount| m.fstype == FSTYPE;
     let mounts = mounts::all().ok()?;
-    if !mounts.iter().any(&fits) {
+    if !mounts.iter().any(fits) {
         return None;
     }
     // Among those at one place the last covers the others.
@@ -116,7 +121,7 @@ fn first_on_the_way(path: &Path, fits: impl Fn(&Mount) -> bool) -> Option<Mount>
             continue;
         }
         let next = at.join(&name);
-        if of(&next).is_some_and(&fits) {
+        if of(&next).is_some_and(fits) {
             at = next;
             continue;
         }

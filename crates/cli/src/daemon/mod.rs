@@ -274,7 +274,7 @@ fn open_device(path: &Path, mode: OpenMode, help: &str) -> Result<Device, Fail> 
         }
         let ours = command.as_ref().is_none_or(|c| c.contains("nenrin"));
         if !ours || late {
-            return Err(device::describe(path, mode, &error));
+            return Err(control::with_place(path, device::describe(path, mode, &error)));
         }
         thread::sleep(TICK);
     }

@@ -247,6 +247,15 @@ fn a_file_stands_for_its_volume_whatever_is_done_with_it() {
         $NENRIN info --json mnt/inner
         $NENRIN checkpoint create mnt/inner && exit 9
         flock -x mnt/inner $NENRIN info mnt/inner && exit 9
+        # Mounted, it is an image whatever can be read of it.
+        mkdir other
+        $NENRIN mount mnt/inner other
+        of() { $NENRIN info --json $1 | grep '\"pid\":'; }
+        dd if=/dev/zero of=mnt/inner bs=1M count=1 conv=notrunc status=none
+        dd if=/dev/zero of=mnt/inner bs=1M count=1 seek=15 conv=notrunc status=none
+        [ \"$(of mnt/inner)\" = \"$(of other)\" ]
+        kill -9 $(of other | tr -dc 0-9)
+        $NENRIN umount other
         chown 65534 mnt
         $NENRIN umount mnt
         chown 65534 mnt image";

@@ -239,6 +239,16 @@ fn commands_under_record() {
         let out = nenrin(["trace", "record", "--device", &device.0, "-o", "/dev/full", "--", "true"]);
         out.fails(1, &["/dev/full", "No space left"]);
     }
+    // Where it cannot be replaced it is written itself.
+    if has("unshare") {
+        let script = "mount --bind t t && exec \"$@\"";
+        let words = ["-m", "sh", "-ec", script, "sh", env!("CARGO_BIN_EXE_nenrin"), "trace", "record", "--device"];
+        let rest = [&device.0, "-o", "t", "--", "sh", "-c", "exit 5"];
+        let mut command = std::process::Command::new("unshare");
+        let status = command.args(words).args(rest).current_dir(place.dir()).status().unwrap();
+        assert_eq!(status.code(), Some(5));
+        assert!(nenrin(["trace", "report", &trace]).ok().contains("(exit code 5)"));
+    }
     record(&["--for", "100ms"]).ok();
     // Who does not heed that the time is over is made to end.
     let out = record(&["--for", "2s", "--", "sh", "-c", "trap '' TERM; exec sleep 300"]);

@@ -3,6 +3,7 @@
 use super::{COMMAND, child, view};
 use crate::command::{arguments, text_value};
 use crate::error::{At, Fail, Outcome};
+use crate::mounts;
 use crate::output::{self, notice};
 use crate::size::{parse_seconds, show_bytes};
 use nenrin_trace::{BlockDev, Recording, analysis, file};
@@ -47,8 +48,8 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
     may_be_written(&path)?;
     child::watch()?;
     let words: Vec<String> = command.iter().map(|c| c.to_string_lossy().into_owned()).collect();
-    let mut file = Fresh::beside(&path).at(path.display())?;
-    let recording = Recording::start_in(&devices, &words, &file.at, &path)?;
+    let (mut file, open) = Fresh::beside(&path).at(path.display())?;
+    let recording = Recording::start_in(&devices, &words, open, &path)?;
     if let Some(d) = devices.iter().find(|d| holds(d, &file.at)) {
         notice(format!(
             "{} lies on {}: the trace will hold its own writes; -o elsewhere avoids that",
@@ -58,28 +59,31 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
     let begin = Instant::now();
     let is_over = || w.nanos.is_some_and(|n| begin.elapsed() >= Duration::from_nanos(n));
-    let code = match command.split_first() {
+    let (code, named) = match command.split_first() {
         Some((program, rest)) => {
             let mut child = child::spawn(std::process::Command::new(program).args(rest))?;
-            let named = file.take_name().at(path.display());
+            let named = file.take_name();
             let status = child::wait(&mut child, is_over);
-            named?;
-            Some(child::exit_code(status.at(program.to_string_lossy())?))
+            (Some(child::exit_code(status.at(program.to_string_lossy())?)), named)
         }
         None => {
-            file.take_name().at(path.display())?;
+            let named = file.take_name();
             if w.nanos.is_none() && std::io::stderr().is_terminal() {
                 notice("recording; Ctrl-C ends it");
             }
             while child::interrupted().is_none() && !is_over() && !recording.has_ended() {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            None
+            (None, named)
         }
     };
+    if let Err(e) = &named {
+        notice(format!("{}: cannot be replaced: {e}; the new trace is {}", path.display(), file.at.display()));
+    }
     recording.stop(code.map(i32::from))?;
-    conclude(&path, &w)?;
-    Ok(code.unwrap_or(0))
+    let (shown, usual) = if named.is_ok() { (&path, 0) } else { (&file.at, 1) };
+    conclude(shown, &w)?;
+    Ok(code.filter(|code| *code != 0).unwrap_or(usual))
 }
 
 fn find(paths: &[PathBuf]) -> Result<Vec<BlockDev>, Fail> {
@@ -117,7 +121,7 @@ fn may_be_written(path: &Path) -> Result<(), Fail> {
 }
 
 /// The file that is written. A trace that is there stays until there is something to record: it is written beside that, and then takes
-/// its name. What was not to be goes.
+/// its name; where it could not be, the trace is emptied and written itself. What was not to be goes.
 struct Fresh {
     at: PathBuf,
     /// The file whose name it takes.
@@ -127,34 +131,47 @@ struct Fresh {
 }
 
 impl Fresh {
-    fn beside(path: &Path) -> io::Result<Self> {
+    fn beside(path: &Path) -> io::Result<(Self, File)> {
         let known = match fs::metadata(path) {
             Ok(known) if known.is_file() => known,
             // A pipe, or /dev/null.
-            Ok(_) => return Ok(Self { at: path.to_owned(), instead_of: None, goes: false }),
-            Err(_) => {
-                let goes = fs::symlink_metadata(path).is_err();
-                return Ok(Self { at: path.to_owned(), instead_of: None, goes });
-            }
+            Ok(_) => return Self::itself(path, false),
+            Err(_) => return Self::itself(path, fs::symlink_metadata(path).is_err()),
         };
         let real = fs::canonicalize(path)?;
+        // What is mounted there by itself, as in a container, cannot be replaced.
+        if mounts::of_point(&real).is_some() {
+            return Self::itself(path, false);
+        }
         let name = real.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let at = real.with_file_name(format!(".{name}.{}.new", std::process::id()));
-        let made = File::options().write(true).create_new(true).mode(0o600).open(&at)?;
+        let made = match File::options().write(true).create_new(true).mode(0o600).open(&at) {
+            // Who may write to the file need not be let make another one beside it.
+            Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                return Self::itself(path, false);
+            }
+            made => made?,
+        };
         let this = Self { at, instead_of: Some(real), goes: true };
         // Whoever runs this may not be whose it is.
         let _ = fchown(&made, Some(known.uid()), Some(known.gid()));
         made.set_permissions(fs::Permissions::from_mode(known.mode() & 0o777))?;
-        Ok(this)
+        Ok((this, made))
     }
 
-    /// It is what was wanted from now on.
+    /// What is there, emptied, or a new file.
+    fn itself(path: &Path, goes: bool) -> io::Result<(Self, File)> {
+        let open = File::create(path)?;
+        Ok((Self { at: path.to_owned(), instead_of: None, goes }, open))
+    }
+
+    /// It is what was wanted from now on, and stays where it is if it cannot have the name.
     fn take_name(&mut self) -> io::Result<()> {
+        self.goes = false;
         if let Some(known) = self.instead_of.take() {
             fs::rename(&self.at, &known)?;
             self.at = known;
         }
-        self.goes = false;
         Ok(())
     }
 }
@@ -197,4 +214,36 @@ fn conclude(path: &Path, w: &Wishes) -> Result<(), Fail> {
         view.trust()
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// What was recorded stays, also where it cannot have the name that it was to have; what was never to be goes.
+    #[test]
+    fn what_was_recorded_is_not_thrown_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        fs::write(&path, "old").unwrap();
+        let (file, _) = Fresh::beside(&path).unwrap();
+        drop(file);
+        assert_eq!((fs::read(&path).unwrap(), fs::read_dir(dir.path()).unwrap().count()), (b"old".to_vec(), 1));
+        let (mut file, mut open) = Fresh::beside(&path).unwrap();
+        open.write_all(b"new").unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        file.take_name().unwrap_err();
+        let at = file.at.clone();
+        drop(file);
+        assert_eq!(fs::read(&at).unwrap(), b"new");
+        fs::remove_dir(&path).unwrap();
+        fs::rename(&at, &path).unwrap();
+        let (mut file, mut open) = Fresh::beside(&path).unwrap();
+        open.write_all(b"newer").unwrap();
+        file.take_name().unwrap();
+        drop(file);
+        assert_eq!((fs::read(&path).unwrap(), fs::read_dir(dir.path()).unwrap().count()), (b"newer".to_vec(), 1));
+    }
 }
