@@ -4,7 +4,7 @@
 //! 1. What the table says is durable on every member before anybody acts by it.
 //! 2. While the table is held nobody waits for a device in a way that does not end when that is given up.
 
-use super::{Devices, Layout, Member, Standing, Table, is_writable, write_slot, write_table};
+use super::{Apart, Devices, Layout, Member, Standing, Table, is_writable, write_slot, write_table};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
 use nenrin_format::BLOCK_BYTES;
@@ -97,6 +97,17 @@ impl Shown {
     pub fn of(table: &Table) -> Self {
         let devices = table.superblock.as_ref().map_or_else(Vec::new, |s| s.devices.clone());
         Self { devices, why: table.why.clone(), failed: table.failed.clone() }
+    }
+}
+
+/// A device is expected in a place of the table: whatever becomes of that, not for longer than this is there.
+pub(crate) struct Expected<'a>(&'a Devices);
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if !broken(Break::ExpectedForEver) {
+            self.0.table().expected = None;
+        }
     }
 }
 
@@ -208,9 +219,10 @@ impl Devices {
         Ok(device.geometry().bytes / BLOCK_BYTES as u64)
     }
 
-    /// The table is about to list a device here, which will be taken in: until then it is no member that failed.
-    pub fn expect(&self, index: u16) {
+    /// The table is about to list a device here, which will be taken in: until then, or until that is given up, it is no member that failed.
+    pub fn expect(&self, index: u16) -> Expected<'_> {
         self.table().expected = Some(index);
+        Expected(self)
     }
 
     /// A device that the table has becomes a member: it gets the newest root.
@@ -231,17 +243,20 @@ impl Devices {
     }
 
     /// Nothing is written to a device any more; it, and how much of it was used.
-    pub fn unseat(&self, index: u16) -> Option<(Arc<dyn BlockDevice>, u64)> {
+    pub fn unseat(&self, index: u16) -> Option<(Apart, u64)> {
         let mut table = self.table();
         table.expected = table.expected.filter(|i| *i != index);
         let superblock = table.superblock.as_ref()?;
         let blocks = superblock.devices.get(usize::from(index))?.blocks;
-        let (device, members) = (self.device(index), superblock.members());
+        let roster = self.roster();
+        let member = roster.member(index).filter(|m| m.device.is_some()).cloned();
+        let members = superblock.members();
+        drop(roster);
         if self.roster().joins(index).is_some() && !broken(Break::LeavingJoins) {
             self.give_up_joining(&mut table, "its place was taken out of the volume".into());
         }
         self.seat(index, None, members);
-        Some((device?, blocks))
+        Some((Apart::of(self, member?), blocks))
     }
 
     /// From now on segments lie like this. What is needed at the moment lies as before.
