@@ -45,6 +45,32 @@ impl Tail {
     }
 }
 
+/// The area at the end of a device of so many blocks. Where blocks of it cannot be read: of a slot what its twin says that begins the device,
+/// of all else zeros.
+///
+/// # Errors
+/// When nothing of it can be read.
+fn read_tail(device: &dyn BlockDevice, blocks: u64) -> Result<AlignedBuf, DeviceError> {
+    let read = |block: u64, count: u64| {
+        let (offset, bytes) = (block * BLOCK_BYTES as u64, count as usize * BLOCK_BYTES);
+        device.submit(Op::Read { offset, bytes }).wait()
+    };
+    let error = match read(area(blocks), superblock::AREA_BLOCKS) {
+        Err(error) if !broken(Break::TailWhole) => error,
+        whole => return whole,
+    };
+    let (mut tail, mut is_given) = (AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES), false);
+    for (i, block) in (0..).zip(tail.chunks_exact_mut(BLOCK_BYTES)) {
+        let own = read(area(blocks) + i, 1).ok();
+        is_given |= own.is_some();
+        let is_slot = (superblock::SLOT_BLOCK..superblock::SLOT_BLOCK + superblock::SLOTS_PER_AREA).contains(&i);
+        if let Some(given) = own.or_else(|| read(i, 1).ok().filter(|_| is_slot)) {
+            block.copy_from_slice(&given);
+        }
+    }
+    if is_given { Ok(tail) } else { Err(error) }
+}
+
 /// Where a device is longer than so many blocks, and has slots of this volume at its end, they read as zeros.
 fn clear_end(member: &Member, used: u64, uuid: &[u8; 16]) -> Result<(), DeviceError> {
     let Some(device) = &member.device else { return Ok(()) };
@@ -185,9 +211,7 @@ impl Devices {
         let changed = changed.filter(|(_, member)| member.is_active());
         let tail = |((old, new), member): ((&DeviceEntry, &DeviceEntry), &Arc<Member>)| {
             let device = member.device.as_ref()?;
-            let offset = area(old.blocks) * BLOCK_BYTES as u64;
-            let bytes = superblock::AREA_BLOCKS as usize * BLOCK_BYTES;
-            let slots = device.submit(Op::Read { offset, bytes }).wait().map(Arc::new);
+            let slots = read_tail(&**device, old.blocks).map(Arc::new);
             Some(slots.map(|slots| Tail { member: member.clone(), slots, before: old.blocks, after: new.blocks }))
         };
         changed.filter_map(tail).collect()
