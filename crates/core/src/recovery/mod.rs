@@ -22,6 +22,7 @@
 mod bad_items_tests;
 mod behind;
 mod durable;
+mod proof;
 mod resumed;
 mod spaceless;
 mod walk;
@@ -608,6 +609,9 @@ fn take_in(
     report.dropped = walk.dropped;
     report.damage = walk.damage;
     report.verdicts = walk.verdicts;
+    report.notes.extend(walk.passed.map(|first| {
+        format!("from {first} on the device gives hardly anything behind the log; what is there was looked at here and there")
+    }));
     if reach == Reach::All {
         let mut loaded = load()?;
         // Each partial is let go as soon as it is in the state.
