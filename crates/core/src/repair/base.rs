@@ -14,6 +14,7 @@
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
 use super::behind_gap::BehindGap;
+use super::forgotten::Forgotten;
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::regain::{self, each};
 use super::salvage;
@@ -150,6 +151,15 @@ impl Candidate {
         }
         has
     }
+    /// What is to be forgotten, as far as this root and its log can be read.
+    fn tell_forgotten(&self, forgotten: &mut Forgotten) -> Result<()> {
+        forgotten.learn_log(&self.log.accepted)?;
+        self.islands.iter().try_for_each(|island| forgotten.learn_log(island))?;
+        let has_log = self.log.damage.is_none();
+        let space = self.trees.iter().filter(|(tree, _)| tree.id() == TreeId::SPACE);
+        space.for_each(|both| forgotten.learn(&self.cache, both, has_log));
+        Ok(())
+    }
     /// Highest sequence that the state after roll-forward contains.
     fn reaches(&self) -> u64 {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
@@ -210,16 +220,20 @@ pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Re
     for root in found.roots.iter().take(2) {
         hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
     }
+    let forgotten = || {
+        let mut out = Forgotten::default();
+        all.iter().try_for_each(|c| c.tell_forgotten(&mut out)).map(|()| out)
+    };
     // A lost inner node hides what is below it, and a gap in the log what came later: a whole tree is worth more, wherever it is found.
     if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
-        return salvage::find(&storage, found, newest, held, losses);
+        return salvage::find(&storage, found, newest, held, forgotten()?, losses);
     }
     let may_be_behind = |c: &&Candidate| {
         c.log.damage.is_some() && begin == Begin::NewestTree && !c.has_snapshots() && !broken(Break::NewerTreeLeft)
     };
     if let Some(c) = all.get(chosen).filter(may_be_behind) {
         if salvage::whole_tree(&storage, found, newest)?.is_some_and(|seq| seq.0 > c.reaches()) {
-            let base = salvage::find(&storage, found, newest, held, losses)?;
+            let base = salvage::find(&storage, found, newest, held, forgotten()?, losses)?;
             return Ok(base.map(|base| Base { has_root: true, ..base }));
         }
     }
