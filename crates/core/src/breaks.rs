@@ -104,8 +104,16 @@ pub enum Break {
     UnreadIsEnd,
     /// Where no root is used, the list of what is to be forgotten is not sought.
     SalvageRemembers,
+    /// Of what is forgotten in a salvage, who stays for what is in it stays when that is gone.
+    ForgottenOnce,
+    /// An item that says what is to be forgotten, and whose value means nothing, goes in a repair.
+    BadForgetGoes,
     /// Each place behind the log is asked for, however many no device gives.
     EachBadPlaceAsked,
+    /// Where many of them are not given, so much is passed over that what lies among them is missed.
+    IslandsPassed,
+    /// Places that were passed over prove nothing, whatever lies where the log ends.
+    PassedIsNothing,
     /// What proves that more of the log was durable is sought on one device alone.
     OneWayBehind,
     /// What a header proves counts only where it belongs, not where a device misplaced it.
@@ -332,6 +340,8 @@ pub enum Break {
     OldAwaited,
     /// The slots at the end of a device are read all at once, or it keeps its length.
     TailWhole,
+    /// A slot at the end of a device that is read nowhere is empty where that is next.
+    TailGuessed,
     /// A mount with `mmp` neither waits nor looks whether another host has the volume.
     MmpUnwatched,
     /// An owner writes its heartbeat over that of another.

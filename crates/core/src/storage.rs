@@ -571,11 +571,11 @@ impl Storage {
     }
 
     /// Nothing is left at either end of a device that is to become a member, by which others would take it for theirs.
-    pub fn clear_ends(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
-        let bytes = device.geometry().bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    pub fn clear_ends(&self, apart: Apart) -> Result<()> {
+        let bytes = apart.device().map_or(0, |d| d.geometry().bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let wiped = bytes.min(WIPED_BYTES);
         let zero = |offset| Op::Zero { offset, bytes: wiped };
-        Ok(self.devices.apart(device).carry_out([0, bytes - wiped].map(zero))?)
+        Ok(apart.carry_out([0, bytes - wiped].map(zero))?)
     }
 
     /// What must never be done: a member loses its roots.

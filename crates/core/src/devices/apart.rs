@@ -47,6 +47,11 @@ impl Apart {
     pub fn device(&self) -> Option<&dyn BlockDevice> {
         self.0.device.as_deref()
     }
+
+    /// The same, for who looks at several.
+    pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
+        self.0.device.as_slice()
+    }
 }
 
 /// A device that is made ready to take the place of a member: until it begins to, or is given up.
@@ -101,6 +106,11 @@ impl Ending {
         Self::of(Member::new(NOWHERE, Some(device), Standing::Absent as u8), blocks)
     }
 
+    /// Whose they are.
+    pub fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
     /// Goes on; whether nothing is left to do. False when it has to be waited for.
     pub fn go_on(&mut self) -> bool {
         while let Some(ticket) = self.under_way.take().or_else(|| Some(self.member.submit(self.todo.pop_front()?))) {
@@ -115,11 +125,11 @@ impl Ending {
         true
     }
 
-    /// Waits for it as long as for any device that nobody needs: whoever waits for something else there is let go then, too.
-    fn end(mut self, devices: &Devices) {
-        let apart = Apart::of(devices, Arc::clone(&self.member));
+    /// Waits for it as long as for any device that nobody needs: whoever waits for something else there is let go then, too. It stands as it
+    /// did: who began before it was replaced reads from it.
+    fn end(mut self) {
         if !(0..ENDINGS_MAX).any(|_| self.go_on()) {
-            apart.0.watch.give_up();
+            self.member.watch.give_up();
         }
     }
 }
@@ -127,13 +137,15 @@ impl Ending {
 impl Devices {
     /// These were replaced, and a cut left them their roots.
     pub(super) fn note_replaced(&self, devices: Vec<(Arc<dyn BlockDevice>, u64)>) {
-        self.table().replaced.extend(devices.into_iter().map(|(device, blocks)| Ending::of_stranger(device, blocks)));
+        let endings: Vec<_> = devices.into_iter().map(|(device, blocks)| Ending::of_stranger(device, blocks)).collect();
+        endings.iter().for_each(|ending| self.look_at(&ending.member));
+        self.table().replaced.extend(endings);
     }
 
     /// Ends what a cut left, or a device that did not answer; the roots of the others are durable.
     pub fn end_replaced(&self) {
         let replaced = std::mem::take(&mut self.table().replaced);
-        replaced.into_iter().for_each(|ending| ending.end(self));
+        replaced.into_iter().for_each(Ending::end);
     }
 
     /// A device that is no member yet.

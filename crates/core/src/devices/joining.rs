@@ -390,6 +390,7 @@ impl Devices {
         }
         let written = write_table(&roster.without(joiner.index), &superblock);
         // Until its roots are ended, or it does not answer, it gets all that the new one gets.
+        let left = old.as_ref().map(|old| old.member().clone());
         table.replaced.extend(old.and_then(|mut old| (!old.go_on()).then_some(old)));
         table.superblock = Some(superblock);
         table.why.retain(|(i, _)| *i != joiner.index);
@@ -400,6 +401,8 @@ impl Devices {
                 *place = joiner.clone();
             }
         });
+        // Who has asked it for something before waits on.
+        left.iter().for_each(|old| self.look_at(old));
         Ok(written)
     }
 

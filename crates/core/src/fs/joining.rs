@@ -132,32 +132,36 @@ impl Fs {
     /// another device is being brought up to date; nothing has changed then.
     pub fn replace_device(&self, index: u16, new: NewDevice) -> Result<()> {
         drop(self.lock_to_accept()?);
-        crate::heartbeat::refuse_to_replace(std::slice::from_ref(&new.device), self.clock.as_ref())?;
-        // That may have waited.
-        drop(self.lock_to_accept()?);
         let new = NewDevice { device: self.guarded(new.device), ..new };
-        if self.laying_status().is_some() {
-            // A look tells whether anything is to be done.
-            self.laying_step(1)?;
-        }
-        let used = self.to_replace(&self.joiner(), index, &new)?;
         let devices = self.storage.devices();
         let Some(preparing) = devices.prepare(new.device.clone()) else { return another_joins() };
-        // It may take its time, or not answer: nobody else waits for that, and who gives it up is answered.
-        let held = broken(Break::NewcomerHeld).then(|| self.joiner());
-        let cleared = self.clear_for_joining(preparing.apart(), used);
-        drop(held);
+        let ready = self.make_ready(preparing.apart(), index, &new);
         let mut joiner = self.joiner();
         // Before the others see that it begins: who gives it up from then on waits for the joiner, and finds it there.
         if preparing.is_stopped() {
             return Err(Error::Open(format!("it was {ON_REQUEST}")));
         }
-        cleared?;
-        if self.to_replace(&joiner, index, &new)? != used {
+        if self.to_replace(&joiner, index, &new)? != ready? {
             return Err(Error::Open("devices were changed meanwhile; try again".into()));
         }
         self.begin_join(&mut joiner, index, Some(new));
         Ok(())
+    }
+
+    /// Whatever a device held is cleared, where it may take this place: so many blocks are used of the one that has it. It may take its time, or
+    /// not answer, from its first request on: nobody else waits for that, and who gives it up is answered.
+    fn make_ready(&self, apart: &Apart, index: u16, new: &NewDevice) -> Result<u64> {
+        crate::heartbeat::refuse_to_replace(apart.devices(), self.clock.as_ref())?;
+        // That may have waited.
+        drop(self.lock_to_accept()?);
+        if self.laying_status().is_some() {
+            // A look tells whether anything is to be done.
+            self.laying_step(1)?;
+        }
+        let used = self.to_replace(&self.joiner(), index, new)?;
+        let _held = broken(Break::NewcomerHeld).then(|| self.joiner());
+        self.clear_for_joining(apart, used)?;
+        Ok(used)
     }
 
     /// Whether a device can take this place as things are: so many blocks are used of the one that has it.
@@ -356,11 +360,12 @@ impl Fs {
         let joined = joined.inspect_err(|e| self.lock().fail(&e.to_string()))?;
         if joined {
             self.lock().counters.joined += 1;
+            // Who still waits for the device that had the place may hold up a checkpoint.
+            devices.end_replaced();
             // Its other slots are of before, or empty: the next roots take their places.
             for _ in 1..SLOTS_PER_AREA {
                 self.index_checkpoint(false)?;
             }
-            devices.end_replaced();
             self.wipe_anew();
         }
         Ok(())

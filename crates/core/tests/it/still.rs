@@ -1,7 +1,7 @@
 //! A device that does not answer: what does not need it goes on, and where the others have all it has it is left out, as if it had failed.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
-use crate::common::gate::{Gate, gated, is_answered, is_read};
+use crate::common::gate::{Gate, Which, gated, is_answered, is_read};
 use crate::common::{TestClock, file};
 use crate::devices::{bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
@@ -491,11 +491,11 @@ fn a_device_that_hangs_is_left_on_request() {
 
 /// A device that is added hangs at any request: it is given up.
 fn a_device_is_added_and_hangs() {
-    for but in 0..8 {
+    for (which, but) in (0..8).map(|but| (NOT_READ, but)).chain([(is_read as Which, 0)]) {
         let w = World::new(Profile::Mirror, 2);
         let fs = w.open(with_mmp());
         let (device, gate) = gated(96 << 20);
-        gate.close(|op| !is_read(op), but);
+        gate.close(which, but);
         let now = broken_now();
         thread::scope(|scope| {
             let adder = begin(scope, || in_thread(now, || fs.device_add(device, [9; 16]).map(drop)));
@@ -528,17 +528,19 @@ fn a_device_that_is_made_ready_and_waited_for_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::NewcomerAwaited, a_device_is_added_and_hangs);
 }
 
+const NOT_READ: Which = |op| !is_read(op);
+
 /// What asks for a device to come.
 type Comes = fn(&Fs, Arc<dyn BlockDevice>) -> nenrin_core::Result<()>;
 const ADDED: Comes = |fs, device| fs.device_add(device, [9; 16]).map(drop);
 const REPLACES: Comes = |fs, device| fs.replace_device(0, NewDevice { device, uuid: [9; 16] });
 
 /// A volume is closed while a device is to come that hangs after so many requests; who closes is answered, within a minute at most.
-fn closes_beside(profile: Profile, count: usize, comes: Comes, but: usize) {
+fn closes_beside(profile: Profile, count: usize, comes: Comes, which: Which, but: usize) {
     let w = World::new(profile, count);
     let fs = w.open(MountOptions::default());
     let (device, gate) = gated(96 << 20);
-    gate.close(|op| !is_read(op), but);
+    gate.close(which, but);
     let now = broken_now();
     thread::scope(|scope| {
         let comer = begin(scope, || in_thread(now, || comes(&fs, device)));
@@ -578,11 +580,14 @@ fn is_there_after_a_cut(w: &World, name: &str, what: &[u8]) -> bool {
 fn who_closes_waits_for_no_device_that_is_to_come() {
     for (profile, count) in [(Profile::Single, 1), (Profile::Mirror, 2)] {
         for but in 0..3 {
-            closes_beside(profile, count, ADDED, but);
-            closes_beside(profile, count, REPLACES, but);
+            closes_beside(profile, count, ADDED, NOT_READ, but);
+            closes_beside(profile, count, REPLACES, NOT_READ, but);
         }
         // It is about to be taken in.
-        closes_beside(profile, count, ADDED, 3);
+        closes_beside(profile, count, ADDED, NOT_READ, 3);
+        // It does not even say whether somebody has it.
+        closes_beside(profile, count, ADDED, is_read, 0);
+        closes_beside(profile, count, REPLACES, is_read, 0);
     }
 }
 
@@ -591,7 +596,7 @@ fn who_closes_waits_for_no_device_that_is_to_come() {
 #[should_panic(expected = "who closes waits for a device that is to come")]
 fn who_closes_behind_a_device_that_is_made_ready_is_noticed() {
     use nenrin_core::breaks::{Break, with};
-    with(Break::NewcomerHeld, || closes_beside(Profile::Mirror, 2, ADDED, 0));
+    with(Break::NewcomerHeld, || closes_beside(Profile::Mirror, 2, ADDED, NOT_READ, 0));
 }
 
 #[cfg(feature = "breaks")]
@@ -599,16 +604,16 @@ fn who_closes_behind_a_device_that_is_made_ready_is_noticed() {
 #[should_panic(expected = "what was accepted waits for a device that is to come")]
 fn who_closes_and_commits_last_is_noticed() {
     use nenrin_core::breaks::{Break, with};
-    with(Break::ClosesLate, || closes_beside(Profile::Mirror, 2, ADDED, 3));
+    with(Break::ClosesLate, || closes_beside(Profile::Mirror, 2, ADDED, NOT_READ, 3));
 }
 
 /// A device that is to take the place of another hangs before it begins to; or is slow, and goes on later.
 fn a_replacement_is_left_before_it_begins(hangs: bool) {
-    for but in 0..3 {
+    for (which, but) in [(NOT_READ, 0), (NOT_READ, 1), (NOT_READ, 2), (is_read as Which, 0)] {
         let w = World::new(Profile::Mirror, 2);
         let fs = w.open(MountOptions::default());
         let (device, gate) = gated(96 << 20);
-        gate.close(|op| !is_read(op), but);
+        gate.close(which, but);
         let now = broken_now();
         thread::scope(|scope| {
             let comer = begin(scope, || in_thread(now, || REPLACES(&fs, device)));

@@ -46,12 +46,13 @@ impl Fs {
     /// # Errors
     /// [`Error::Devices`] when it cannot be used, [`Error::Open`] when another host is at work on it; device errors.
     pub fn device_add(&self, device: Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<u16> {
-        heartbeat::refuse_to_replace(std::slice::from_ref(&device), self.clock.as_ref())?;
         let device = self.guarded(device);
+        // It may take its time, or not answer, from its first request on: neither who changes other devices waits for that nor who closes the volume.
+        let apart = self.storage.devices().apart(device.clone());
+        heartbeat::refuse_to_replace(apart.devices(), self.clock.as_ref())?;
         drop(self.to_add(&device, uuid)?);
-        // It may take its time, or not answer: neither who changes other devices waits for that nor who closes the volume.
         let held = broken(Break::NewcomerHeld).then(|| self.laying());
-        self.storage.clear_ends(device.clone())?;
+        self.storage.clear_ends(apart)?;
         drop(held);
         let Coming { laying, index, entry } = self.to_add(&device, uuid)?;
         let expected = self.storage.devices().expect(index);
