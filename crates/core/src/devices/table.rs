@@ -45,12 +45,12 @@ impl Tail {
     }
 }
 
-/// The area at the end of a device of so many blocks. Where blocks of it cannot be read: of a slot what its twin says that begins the device,
-/// of all else zeros.
+/// The area at the end of a device of so many blocks. Where blocks of it cannot be read: of a slot its twin at the beginning of the device,
+/// if that is one of this volume, or was never written; of all else zeros.
 ///
 /// # Errors
-/// When nothing of it can be read.
-fn read_tail(device: &dyn BlockDevice, blocks: u64) -> Result<AlignedBuf, DeviceError> {
+/// When nothing of it can be read, or neither a slot nor its twin, also when asked again.
+fn read_tail(device: &dyn BlockDevice, blocks: u64, uuid: &[u8; 16]) -> Result<AlignedBuf, DeviceError> {
     let read = |block: u64, count: u64| {
         let (offset, bytes) = (block * BLOCK_BYTES as u64, count as usize * BLOCK_BYTES);
         device.submit(Op::Read { offset, bytes }).wait()
@@ -61,12 +61,22 @@ fn read_tail(device: &dyn BlockDevice, blocks: u64) -> Result<AlignedBuf, Device
     };
     let (mut tail, mut is_given) = (AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES), false);
     for (i, block) in (0..).zip(tail.chunks_exact_mut(BLOCK_BYTES)) {
-        let own = read(area(blocks) + i, 1).ok();
-        is_given |= own.is_some();
+        let own = read(area(blocks) + i, 1);
+        is_given |= own.is_ok();
         let is_slot = (superblock::SLOT_BLOCK..superblock::SLOT_BLOCK + superblock::SLOTS_PER_AREA).contains(&i);
-        if let Some(given) = own.or_else(|| read(i, 1).ok().filter(|_| is_slot)) {
-            block.copy_from_slice(&given);
-        }
+        let is_ours = |twin: &AlignedBuf| Superblock::decode(twin).is_ok_and(|s| s.uuid == *uuid);
+        let is_twin = |twin: &AlignedBuf| is_ours(twin) || twin.iter().all(|b| *b == 0);
+        let given = match own {
+            Err(_) if !is_slot => continue,
+            Err(error) => match read(i, 1).ok().filter(is_twin) {
+                Some(twin) => twin,
+                // What it says is nowhere else, perhaps.
+                None if broken(Break::TailGuessed) => continue,
+                None => read(area(blocks) + i, 1).or_else(|_| read(i, 1).ok().filter(is_twin).ok_or(error))?,
+            },
+            Ok(given) => given,
+        };
+        block.copy_from_slice(&given);
     }
     if is_given { Ok(tail) } else { Err(error) }
 }
@@ -182,7 +192,7 @@ impl Devices {
         let mut entries = superblock.devices.clone();
         change(&mut entries, superblock.table_generation() + 1);
         let changed = Superblock { devices: entries, ..superblock.clone() };
-        let tails = match is_writable(&changed).and_then(|()| self.tails(&superblock.devices, &changed.devices)) {
+        let tails = match is_writable(&changed).and_then(|()| self.tails(superblock, &changed.devices)) {
             Err(e) => return Ok(Err(e)),
             Ok(tails) => tails,
         };
@@ -203,15 +213,15 @@ impl Devices {
     }
 
     /// The tail areas of devices whose length changes.
-    fn tails(&self, before: &[DeviceEntry], after: &[DeviceEntry]) -> Result<Vec<Tail>, DeviceError> {
+    fn tails(&self, before: &Superblock, after: &[DeviceEntry]) -> Result<Vec<Tail>, DeviceError> {
         let roster = self.roster();
-        let changed = before.iter().zip(after).zip(&roster.members);
+        let changed = before.devices.iter().zip(after).zip(&roster.members);
         let changed = changed.filter(|((old, new), _)| old.blocks != new.blocks && !old.removed && !new.removed);
         // One that failed is brought up to date before it counts, and that needs none of its slots.
         let changed = changed.filter(|(_, member)| member.is_active());
         let tail = |((old, new), member): ((&DeviceEntry, &DeviceEntry), &Arc<Member>)| {
             let device = member.device.as_ref()?;
-            let slots = read_tail(&**device, old.blocks).map(Arc::new);
+            let slots = read_tail(&**device, old.blocks, &before.uuid).map(Arc::new);
             Some(slots.map(|slots| Tail { member: member.clone(), slots, before: old.blocks, after: new.blocks }))
         };
         changed.filter_map(tail).collect()
