@@ -1,28 +1,27 @@
 //! What headers behind the end of a walk prove, and how places are passed over that no device gives: each may take a device seconds.
 //!
 //! Invariants
-//! 1. What can be read behind the end is looked at, but for what lies among many places that cannot be: there some of them are asked for.
+//! 1. What can be read behind the end is looked at, but for what lies among many places that cannot be: there some of them are asked for, so
+//!    that no stretch is missed of [`STEP`] blocks that can be read.
+//! 2. Where some were passed over, and what lies where the next partial belongs looks like one, that is damage: what proves it may be there.
 
 use super::walk::{Walk, proves};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
-use nenrin_format::partial::Header;
-use nenrin_format::superblock::UNIT_BLOCKS;
+use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::{Addr, SegmentNo, Seq};
 
 /// Each place that is asked for in vain counts two, and one that is given takes one back.
 const PATIENCE: u32 = 16;
-/// Most that is passed over at once.
-const STEP_MAX: u32 = 256;
+/// The distance at which places are asked for among those: less than a unit.
+const STEP: u32 = 14;
 /// Who gives so much at once is asked for everything again.
-const RESTORES: u32 = 64;
+const RESTORES: u32 = 8;
 
 /// Places that no device gives, of late.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Vain {
     count: u32,
-    /// How much is passed over next.
-    step: u32,
     /// The last of them.
     last: Option<Addr>,
     /// The first behind which others were passed over.
@@ -30,10 +29,15 @@ pub(super) struct Vain {
 }
 
 impl Vain {
+    /// Elsewhere they may be given.
+    pub fn anew(&mut self) {
+        *self = Self { passed: self.passed, ..Self::default() };
+    }
+
     /// So many blocks were read by one request.
     pub fn given(&mut self, blocks: u32) {
         if blocks >= RESTORES {
-            *self = Self { passed: self.passed, ..Self::default() };
+            self.anew();
         }
         self.count = self.count.min(PATIENCE).saturating_sub(1);
     }
@@ -83,6 +87,7 @@ impl Walk<'_> {
         let comes_later = |h: &Header| h.epoch > epoch || h.epoch == epoch && h.seq > seq;
         let counts = |h: &Header| comes_later(h) && proves(&mounts, h);
         let end = self.storage.segment_blocks;
+        self.vain.anew();
         while block < end {
             let addr = Addr::new(segment, block);
             let Some((h, ..)) = self.of_chain(addr, counts)? else {
@@ -112,8 +117,8 @@ impl Walk<'_> {
         let at = |block| Addr::new(place.segment(), block);
         self.vain.passed = self.vain.passed.or(Some(place));
         loop {
-            self.vain.step = (self.vain.step * 2).clamp(UNIT_BLOCKS, STEP_MAX);
-            let mut high = (low + self.vain.step).min(end - 1);
+            let step = if broken(Break::IslandsPassed) { 256 } else { STEP };
+            let mut high = (low + step).min(end - 1);
             if self.is_given(at(high))? {
                 while high - low > 1 {
                     let middle = low + (high - low) / 2;
@@ -126,6 +131,30 @@ impl Walk<'_> {
             }
             low = high;
         }
+    }
+
+    /// Why the next partial may have been durable although nothing proves that: it looks as if it had been there, and what may prove it was
+    /// passed over.
+    pub(super) fn doubt(&mut self) -> Result<Option<String>> {
+        let Some(passed) = self.vain.passed.filter(|_| !self.closed && !broken(Break::PassedIsNothing)) else {
+            return Ok(None);
+        };
+        let at = self.at.clone();
+        let is_like =
+            |h: &Header| h.kind == PartialKind::Chain && h.uuid == at.uuid && h.epoch == at.epoch && h.seq > at.seq;
+        let here = Some((at.segment, at.block)).filter(|(_, block)| *block < self.storage.segment_blocks);
+        for (segment, block) in here.into_iter().chain(at.next.map(|segment| (segment, 0))) {
+            let addr = Addr::new(segment, block);
+            let first = self.readable(addr, 1)?;
+            if first.is_some_and(|first| Header::peek(first).is_ok_and(|h| is_like(&h))) {
+                return Ok(Some(format!(
+                    "the log is damaged: what lies at {addr} was partial {}, or one behind it, and cannot be read; what may prove that it was \
+                     durable the device does not give, from {passed} on",
+                    at.seq.next()
+                )));
+            }
+        }
+        Ok(None)
     }
 
     fn is_given(&mut self, place: Addr) -> Result<bool> {

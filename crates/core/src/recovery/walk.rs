@@ -201,7 +201,7 @@ pub(crate) struct Walk<'a> {
     /// it need not be tried again without each device.
     put_together: Option<(Addr, u32, There)>,
     /// The root says that nothing was written behind it.
-    closed: bool,
+    pub(super) closed: bool,
     /// What the root has, where it is known.
     pub(super) before: Option<Before<'a>>,
     pub(super) wrong_before: BTreeSet<Addr>,
@@ -324,7 +324,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The same; `None`, which is noted, where they cannot be read, too.
-    fn readable(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
+    pub(super) fn readable(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
         match self.fill(addr, blocks) {
             Err(Error::Device(_)) => {
                 self.vain.failed(Some(addr));
@@ -464,6 +464,7 @@ impl<'a> Walk<'a> {
         for (first, blocks) in std::iter::once(payload).chain(data.iter().map(covered::place)) {
             let end = first.block().saturating_add(blocks).min(self.storage.segment_blocks);
             let mut block = first.block();
+            self.vain.anew();
             while block < end {
                 let addr = Addr::new(first.segment(), block);
                 match self.of_chain(addr, |h| h.addr != addr && counts(h)) {
@@ -595,6 +596,7 @@ impl<'a> Walk<'a> {
         let first = unproven.and_then(|(i, _)| found.get(i)).map(|f| &f.header);
         let reached = first.map_or((self.at.last_addr, self.at.seq), |h| (h.prev_addr, Seq(h.seq.0.saturating_sub(1))));
         let damage = self.damage(proof.of_any, reached, unread).or_else(|| self.unread_in(&found, unproven));
+        let damage = if damage.is_some() { damage } else { self.doubt()? };
         let mut verdicts = vec![if damage.is_some() { Verdict::Damage } else { Verdict::Ends }];
         let end = Self::end(&found, unproven.map(|(i, _)| i), &mut verdicts);
         found.truncate(end);
