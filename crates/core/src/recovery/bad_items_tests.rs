@@ -30,6 +30,7 @@ fn with_bad_item(key: impl Fn(&[Cno; 2], Ino) -> Key) -> (Arc<dyn BlockDevice>, 
         write(byte);
         fs.checkpoint_create(Some(format!("as of {byte}").as_bytes())).unwrap().cno
     });
+    fs.checkpoint_create(None).unwrap();
     fs.put_bad_space_item(key(&kept, f));
     for _ in 0..2 {
         write(9);
@@ -71,6 +72,8 @@ fn items_that_mean_nothing() {
         plan.carry_out(clock()).unwrap();
         let fs = open(MountOptions::default()).unwrap();
         assert_eq!(fs.recovery_report().damage, None, "{kind:?}");
+        let has_unnamed = fs.checkpoints().iter().any(|c| c.name.is_none());
+        assert!(!has_unnamed || kind != Kind::Shed, "what was shed may be shown otherwise");
         assert_lives(&fs, "repaired");
         testing::create(&fs, "new");
         fs.close().unwrap();
@@ -94,4 +97,38 @@ fn an_item_that_ends_a_volume_is_noticed() {
 #[should_panic(expected = "the past is shown")]
 fn a_past_of_which_an_item_may_forbid_something_is_noticed() {
     crate::breaks::with(Break::SpacelessPast, items_that_mean_nothing);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was shed may be shown otherwise")]
+fn a_bad_item_after_which_what_was_shed_is_unknown_is_noticed() {
+    crate::breaks::with(Break::ShedUnknown, items_that_mean_nothing);
+}
+
+/// What says that an inode is to be forgotten says so by its key.
+fn a_bad_item_names_what_is_to_be_forgotten() {
+    let key = Key::space(Kind::Forget, 0, 5000);
+    let (device, _) = with_bad_item(|_, _| key);
+    let plan = RepairPlan::new(std::slice::from_ref(&device), clock().as_ref(), &mut |_| {}).unwrap();
+    plan.carry_out(clock()).unwrap();
+    let options = crate::check::CheckOptions::default();
+    let report = crate::check::check(std::slice::from_ref(&device), &options, &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let fs = Fs::open(vec![device], clock(), MountOptions::default()).unwrap();
+    assert_eq!(fs.recovery_report().damage, None);
+    assert!(fs.forget_status().is_some(), "it is on the list no more");
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_a_bad_item_names_is_still_forgotten() {
+    a_bad_item_names_what_is_to_be_forgotten();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "it is on the list no more")]
+fn a_bad_item_that_goes_with_what_it_names_is_noticed() {
+    crate::breaks::with(Break::BadForgetGoes, a_bad_item_names_what_is_to_be_forgotten);
 }

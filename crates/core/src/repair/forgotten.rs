@@ -71,12 +71,9 @@ impl Forgotten {
             return Ok(());
         }
         self.inos.extend(&state.forgetting);
-        for ino in &self.inos {
-            match take_out(state, *ino, now) {
-                Err(e @ Error::Device(_)) => return Err(e),
-                Err(e) => losses.add(LossKind::ChangeLost, About::Inode(*ino), format!("it cannot be forgotten: {e}")),
-                Ok(()) => {}
-            }
+        for ino in take_all_out(state, self.inos.iter().rev().copied().collect(), now)? {
+            let text = "it was to be forgotten, and cannot be: that has to be asked for again";
+            losses.add(LossKind::ChangeLost, About::Inode(ino), text);
         }
         if let Some(last) = self.inos.last() {
             state.next_ino = state.next_ino.max(last.next());
@@ -85,10 +82,32 @@ impl Forgotten {
     }
 }
 
+/// Takes these out, and a directory again when what was in it is gone; those that live on.
+fn take_all_out(state: &mut State, mut living: Vec<Ino>, now: Time) -> Result<Vec<Ino>> {
+    loop {
+        let (before, mut left) = (living.len(), Vec::new());
+        for ino in living {
+            match take_out(state, ino, now) {
+                Err(e @ Error::Device(_)) => return Err(e),
+                Ok(()) if state.inode(ino)?.is_none() => {}
+                Ok(()) | Err(_) => left.push(ino),
+            }
+        }
+        living = left;
+        if living.is_empty() || living.len() == before || broken(Break::ForgottenOnce) {
+            return Ok(living);
+        }
+    }
+}
+
 /// An inode goes with its names and all it has; a directory stays in which there is something.
 fn take_out(state: &mut State, ino: Ino, now: Time) -> Result<()> {
     let (from, to) = (Key::new(ino, Kind::Inode, 0, 0), Key { ino: ino.0, ..Key::last() });
-    let_go(state, ino, now)?;
+    // Where its names contradict it they go later: names that lead nowhere do.
+    let let_go = let_go(state, ino, now);
+    if let Err(e @ Error::Device(_)) = let_go {
+        return Err(e);
+    }
     if state.inode(ino)?.is_some_and(|inode| inode.entries > 0) {
         return Ok(());
     }
