@@ -66,6 +66,8 @@ pub enum Break {
     MountsBeginSegments,
     /// Leaves of the space tree that are lost end every mount.
     SpaceEnds,
+    /// An item of the space tree that means nothing ends every mount.
+    BadItemEnds,
     /// The past is shown although it is not known what of it is forgotten, or was shed.
     SpacelessPast,
     /// The root slot is written before what it names was flushed.
@@ -100,6 +102,18 @@ pub enum Break {
     DamageIsEnd,
     /// A place of the log that the device does not give is taken for its end.
     UnreadIsEnd,
+    /// Where no root is used, the list of what is to be forgotten is not sought.
+    SalvageRemembers,
+    /// Of what is forgotten in a salvage, who stays for what is in it stays when that is gone.
+    ForgottenOnce,
+    /// An item that says what is to be forgotten, and whose value means nothing, goes in a repair.
+    BadForgetGoes,
+    /// Each place behind the log is asked for, however many no device gives.
+    EachBadPlaceAsked,
+    /// Where many of them are not given, so much is passed over that what lies among them is missed.
+    IslandsPassed,
+    /// Places that were passed over prove nothing, whatever lies where the log ends.
+    PassedIsNothing,
     /// What proves that more of the log was durable is sought on one device alone.
     OneWayBehind,
     /// What a header proves counts only where it belongs, not where a device misplaced it.
@@ -310,12 +324,26 @@ pub enum Break {
     AlikeBelieved,
     /// A device that is brought up to date and does not answer is waited for, where one of the others would be.
     JoinerAwaited,
+    /// A device that is made ready to become a member, and does not answer, is waited for.
+    NewcomerAwaited,
+    /// Who changes devices, or closes the volume, waits for a device that is made ready.
+    NewcomerHeld,
+    /// Who closes a volume commits what was accepted when nothing else is under way any more.
+    ClosesLate,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.
     JoinDeaf,
     /// A write that was registered while a device joined goes to it only if it has not taken its place by then.
     SeatedDeaf,
     /// The roots of a device that is replaced end before those of the new one are durable.
     OldEndedEarly,
+    /// A device that was to be added counts as about to come, whatever became of that.
+    ExpectedForEver,
+    /// Nobody goes on before the roots of a device that is replaced are ended, however long it takes.
+    OldAwaited,
+    /// The slots at the end of a device are read all at once, or it keeps its length.
+    TailWhole,
+    /// A slot at the end of a device that is read nowhere is empty where that is next.
+    TailGuessed,
     /// A mount with `mmp` neither waits nor looks whether another host has the volume.
     MmpUnwatched,
     /// An owner writes its heartbeat over that of another.

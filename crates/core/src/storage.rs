@@ -7,7 +7,7 @@
 mod slots;
 
 use crate::breaks::{Break, broken};
-use crate::devices::{Avoided, Covering, DeviceHealth, Devices, RowId};
+use crate::devices::{Apart, Avoided, Covering, DeviceHealth, Devices, RowId};
 use crate::flushes::Flushes;
 use crate::index::NodeSource;
 use crate::mixture::{Copies, mixed, parts};
@@ -555,18 +555,13 @@ impl Storage {
         Ok(self.devices.length(index)?)
     }
 
-    /// The table is about to list a device here, which will be taken in.
-    pub fn expect(&self, index: u16) {
-        self.devices.expect(index);
-    }
-
     /// A device that the table has becomes a member: it gets the newest root.
     pub fn take_in(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
         Ok(self.devices.take_in(index, device)?)
     }
 
     /// Nothing is written to a device any more; it, and how much of it was used.
-    pub fn unseat(&self, index: u16) -> Option<(Arc<dyn BlockDevice>, u64)> {
+    pub fn unseat(&self, index: u16) -> Option<(Apart, u64)> {
         self.devices.unseat(index)
     }
 
@@ -575,30 +570,19 @@ impl Storage {
         self.devices.left_in_use()
     }
 
-    /// Clears both areas of a device of so many blocks that is no member.
-    pub fn clear_areas(&self, device: &Arc<dyn BlockDevice>, blocks: u64) -> Result<()> {
-        let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));
-        for area in [0, blocks.saturating_sub(superblock::AREA_BLOCKS)] {
-            device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
-        }
-        Ok(device.flush()?)
-    }
-
     /// Nothing is left at either end of a device that is to become a member, by which others would take it for theirs.
-    pub fn clear_ends(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        let bytes = device.geometry().bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    pub fn clear_ends(&self, apart: Apart) -> Result<()> {
+        let bytes = apart.device().map_or(0, |d| d.geometry().bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let wiped = bytes.min(WIPED_BYTES);
-        for offset in [0, bytes - wiped] {
-            device.submit(Op::Zero { offset, bytes: wiped }).wait()?;
-        }
-        Ok(device.flush()?)
+        let zero = |offset| Op::Zero { offset, bytes: wiped };
+        Ok(apart.carry_out([0, bytes - wiped].map(zero))?)
     }
 
     /// What must never be done: a member loses its roots.
     pub fn clear_slots(&self, index: u16) -> Result<()> {
         let blocks = self.length(index)?;
         let device = self.devices.active().into_iter().find(|(i, _)| *i == index);
-        device.map_or(Ok(()), |(_, d)| self.clear_areas(&d, blocks))
+        device.map_or(Ok(()), |(_, d)| Ok(self.devices.apart(d).carry_out(cleared_areas(blocks))?))
     }
 
     /// Tells the devices that a segment holds nothing of value.
@@ -655,6 +639,13 @@ impl Storage {
         }
         Ok(bytes)
     }
+}
+
+/// What clears both areas of a device of so many blocks.
+pub(crate) fn cleared_areas(blocks: u64) -> [Op; 2] {
+    let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));
+    [0, blocks.saturating_sub(superblock::AREA_BLOCKS)]
+        .map(|area| Op::Write { offset: area * BLOCK_BYTES as u64, data: zeros.clone() })
 }
 
 impl NodeSource for Storage {

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. A mistake in one of them costs what it did this time, and is told: it goes on.
-//! 2. None of them is left when the volume is closed.
+//! 2. What any of them does is over when the volume is closed.
 //! 3. With `mmp` one of them beats from before the first write until that.
 
 use super::service::{Event, Service};

@@ -7,10 +7,11 @@
 //! 2. From before the flush with which it has everything until it has its place, each sync flushes it, too. It was flushed before
 //!    that, so that no sync waits for all that was copied.
 //! 3. The device whose place another takes gets every write until the roots say who has the place, and its own
-//!    roots are there no longer.
+//!    roots are there no longer, or it does not answer.
 //! 4. Each write waits for its part on that device, and nothing else does; its failure fails nobody. Where it does not answer it is
 //!    given up, and when somebody asks for that it is left.
 
+use super::apart::Ending;
 use super::layout::{Run, Runs};
 use super::requests::bytes;
 use super::roster::Roster;
@@ -19,7 +20,7 @@ use super::{Devices, ENTERING, Member, STALE, Standing, Table, is_writable, writ
 use crate::breaks::{Break, broken};
 use crate::vouched::Vouched;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
-use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA, UNIT_BLOCKS};
+use nenrin_format::superblock::{DeviceEntry, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, PoisonError};
@@ -39,17 +40,6 @@ pub(crate) enum Copied {
 }
 
 impl Devices {
-    /// These were replaced, and a cut left them their roots.
-    pub(super) fn note_replaced(&self, devices: Vec<(Arc<dyn BlockDevice>, u64)>) {
-        self.table().replaced = devices;
-    }
-
-    /// Ends what a cut left; the roots of the others are durable.
-    pub fn end_replaced(&self) {
-        let replaced = std::mem::take(&mut self.table().replaced);
-        replaced.iter().for_each(|(d, blocks)| end_roots(d.as_ref(), *blocks));
-    }
-
     /// Members that are there and miss something, but for those that are to leave.
     pub fn stale(&self) -> Vec<u16> {
         let roster = self.roster();
@@ -366,7 +356,8 @@ impl Devices {
     }
 
     /// A device takes the place of a member: first its own slots are durable, then those of the others, and only
-    /// then is the member's root ended that says otherwise. A failure of one of the others comes back inside.
+    /// then is the member's root ended that says otherwise. Where that does not answer [`Devices::end_replaced`] waits for it. A failure of
+    /// one of the others comes back inside.
     ///
     /// # Errors
     /// When the new device fails: nothing has changed then but, perhaps, its slots.
@@ -390,17 +381,17 @@ impl Devices {
         *entry = DeviceEntry { uuid, blocks, target_blocks, ..*entry };
         entry.stand(true, number);
         is_writable(&superblock)?;
-        let old = old.and_then(|m| m.device.clone());
-        if let (Some(old), true) = (&old, broken(Break::OldEndedEarly)) {
-            end_roots(old.as_ref(), used);
+        let mut old = old.filter(|m| m.device.is_some()).map(|m| Ending::of(m, used));
+        if let (Some(old), true) = (&mut old, broken(Break::OldEndedEarly)) {
+            old.go_on();
         }
         for area in 0..2 {
             write_slot(joiner, &superblock, area)?;
         }
         let written = write_table(&roster.without(joiner.index), &superblock);
-        if let Some(old) = &old {
-            end_roots(old.as_ref(), used);
-        }
+        // Until its roots are ended, or it does not answer, it gets all that the new one gets.
+        let left = old.as_ref().map(|old| old.member().clone());
+        table.replaced.extend(old.and_then(|mut old| (!old.go_on()).then_some(old)));
         table.superblock = Some(superblock);
         table.why.retain(|(i, _)| *i != joiner.index);
         joiner.stand(Standing::Active as u8);
@@ -410,6 +401,8 @@ impl Devices {
                 *place = joiner.clone();
             }
         });
+        // Who has asked it for something before waits on.
+        left.iter().for_each(|old| self.look_at(old));
         Ok(written)
     }
 
@@ -438,14 +431,3 @@ pub(super) fn runs_on(roster: &Roster, device: u16, first: Addr, count: u32) -> 
 
 /// Units of the device that joins in one piece of copying: 1 MiB.
 const COPY_UNITS: u32 = 16;
-
-/// The roots of a device of which so many blocks were used, and whose place another has, are there no longer. Where it is
-/// broken, they may stay: then its table is older than that of the others.
-fn end_roots(device: &dyn BlockDevice, blocks: u64) {
-    let zeros = Arc::new(AlignedBuf::zeroed(SLOTS_PER_AREA as usize * BLOCK_BYTES));
-    let written = [0, blocks.saturating_sub(AREA_BLOCKS)].into_iter().try_for_each(|area| {
-        let offset = (area + SLOT_BLOCK) * BLOCK_BYTES as u64;
-        device.submit(Op::Write { offset, data: zeros.clone() }).wait().map(drop)
-    });
-    drop(written.and_then(|()| device.submit(Op::Flush).wait().map(drop)));
-}

@@ -14,6 +14,7 @@
 //! 7. Who takes part in a write is decided in the moment it is registered ([`roster`]).
 
 mod anew;
+mod apart;
 mod assemble;
 mod joining;
 mod layout;
@@ -32,6 +33,7 @@ mod unread;
 mod watched;
 mod whole_rows;
 
+pub(crate) use apart::Apart;
 pub use assemble::go_together;
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;
@@ -41,6 +43,7 @@ pub(crate) use rows::RowId;
 
 use crate::Clock;
 use crate::breaks::{Break, broken};
+use apart::{Ending, Prepared};
 use layout::Place;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, HostPlace, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock, Trouble};
@@ -274,8 +277,8 @@ struct Table {
     joining_ended: Option<String>,
     /// The place of a device that the table lists, and that is about to be taken in.
     expected: Option<u16>,
-    /// Devices whose place another has, and whose roots were not ended when that was cut.
-    replaced: Vec<(Arc<dyn BlockDevice>, u64)>,
+    /// Devices whose place another has, and whose roots were not ended when that was cut, or when they did not answer.
+    replaced: Vec<Ending>,
 }
 
 /// The devices of a volume.
@@ -296,6 +299,8 @@ pub(crate) struct Devices {
     judging: Mutex<()>,
     /// Devices that take no part, not yet or not any more, and that somebody may wait for all the same.
     apart: Mutex<Vec<Weak<Member>>>,
+    /// The one of them that is made ready to take the place of a member.
+    preparing: Mutex<Option<Arc<Prepared>>>,
     /// What reports tell of the table.
     shown: Mutex<Shown>,
 }
@@ -324,6 +329,7 @@ impl Devices {
             slow: AtomicU32::new(0),
             judging: Mutex::default(),
             apart: Mutex::default(),
+            preparing: Mutex::default(),
             shown,
         })
     }

@@ -290,11 +290,12 @@ impl Devices {
         self.apart.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(member));
     }
 
-    /// Gives up those of them that do not answer.
+    /// Gives up those of them that do not answer. One whose place another has is no member, and stands as one for who began before that.
     fn give_up_apart(&self, now: u64) {
+        let roster = self.roster();
         let mut apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
         apart.retain(|m| m.upgrade().is_some_and(|m| !m.watch.is_given_up()));
-        for m in apart.iter().filter_map(Weak::upgrade).filter(|m| !m.is_active()) {
+        for m in apart.iter().filter_map(Weak::upgrade).filter(|m| !(m.is_active() && roster.has(m))) {
             if m.watch.look(now, m.device.as_ref().and_then(|d| d.completed())).is_hopeless() {
                 m.watch.give_up();
             }

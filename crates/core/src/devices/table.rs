@@ -4,7 +4,7 @@
 //! 1. What the table says is durable on every member before anybody acts by it.
 //! 2. While the table is held nobody waits for a device in a way that does not end when that is given up.
 
-use super::{Devices, Layout, Member, Standing, Table, is_writable, write_slot, write_table};
+use super::{Apart, Devices, Layout, Member, Standing, Table, is_writable, write_slot, write_table};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
 use nenrin_format::BLOCK_BYTES;
@@ -43,6 +43,42 @@ impl Tail {
         device.submit(Op::Write { offset: block * BLOCK_BYTES as u64, data }).wait()?;
         device.submit(Op::Flush).wait().map(drop)
     }
+}
+
+/// The area at the end of a device of so many blocks. Where blocks of it cannot be read: of a slot its twin at the beginning of the device,
+/// if that is one of this volume, or was never written; of all else zeros.
+///
+/// # Errors
+/// When nothing of it can be read, or neither a slot nor its twin, also when asked again.
+fn read_tail(device: &dyn BlockDevice, blocks: u64, uuid: &[u8; 16]) -> Result<AlignedBuf, DeviceError> {
+    let read = |block: u64, count: u64| {
+        let (offset, bytes) = (block * BLOCK_BYTES as u64, count as usize * BLOCK_BYTES);
+        device.submit(Op::Read { offset, bytes }).wait()
+    };
+    let error = match read(area(blocks), superblock::AREA_BLOCKS) {
+        Err(error) if !broken(Break::TailWhole) => error,
+        whole => return whole,
+    };
+    let (mut tail, mut is_given) = (AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES), false);
+    for (i, block) in (0..).zip(tail.chunks_exact_mut(BLOCK_BYTES)) {
+        let own = read(area(blocks) + i, 1);
+        is_given |= own.is_ok();
+        let is_slot = (superblock::SLOT_BLOCK..superblock::SLOT_BLOCK + superblock::SLOTS_PER_AREA).contains(&i);
+        let is_ours = |twin: &AlignedBuf| Superblock::decode(twin).is_ok_and(|s| s.uuid == *uuid);
+        let is_twin = |twin: &AlignedBuf| is_ours(twin) || twin.iter().all(|b| *b == 0);
+        let given = match own {
+            Err(_) if !is_slot => continue,
+            Err(error) => match read(i, 1).ok().filter(is_twin) {
+                Some(twin) => twin,
+                // What it says is nowhere else, perhaps.
+                None if broken(Break::TailGuessed) => continue,
+                None => read(area(blocks) + i, 1).or_else(|_| read(i, 1).ok().filter(is_twin).ok_or(error))?,
+            },
+            Ok(given) => given,
+        };
+        block.copy_from_slice(&given);
+    }
+    if is_given { Ok(tail) } else { Err(error) }
 }
 
 /// Where a device is longer than so many blocks, and has slots of this volume at its end, they read as zeros.
@@ -100,6 +136,17 @@ impl Shown {
     }
 }
 
+/// A device is expected in a place of the table: whatever becomes of that, not for longer than this is there.
+pub(crate) struct Expected<'a>(&'a Devices);
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if !broken(Break::ExpectedForEver) {
+            self.0.table().expected = None;
+        }
+    }
+}
+
 /// The table, held.
 pub(super) struct TableGuard<'a> {
     pub guard: MutexGuard<'a, Table>,
@@ -145,7 +192,7 @@ impl Devices {
         let mut entries = superblock.devices.clone();
         change(&mut entries, superblock.table_generation() + 1);
         let changed = Superblock { devices: entries, ..superblock.clone() };
-        let tails = match is_writable(&changed).and_then(|()| self.tails(&superblock.devices, &changed.devices)) {
+        let tails = match is_writable(&changed).and_then(|()| self.tails(superblock, &changed.devices)) {
             Err(e) => return Ok(Err(e)),
             Ok(tails) => tails,
         };
@@ -166,17 +213,15 @@ impl Devices {
     }
 
     /// The tail areas of devices whose length changes.
-    fn tails(&self, before: &[DeviceEntry], after: &[DeviceEntry]) -> Result<Vec<Tail>, DeviceError> {
+    fn tails(&self, before: &Superblock, after: &[DeviceEntry]) -> Result<Vec<Tail>, DeviceError> {
         let roster = self.roster();
-        let changed = before.iter().zip(after).zip(&roster.members);
+        let changed = before.devices.iter().zip(after).zip(&roster.members);
         let changed = changed.filter(|((old, new), _)| old.blocks != new.blocks && !old.removed && !new.removed);
         // One that failed is brought up to date before it counts, and that needs none of its slots.
         let changed = changed.filter(|(_, member)| member.is_active());
         let tail = |((old, new), member): ((&DeviceEntry, &DeviceEntry), &Arc<Member>)| {
             let device = member.device.as_ref()?;
-            let offset = area(old.blocks) * BLOCK_BYTES as u64;
-            let bytes = superblock::AREA_BLOCKS as usize * BLOCK_BYTES;
-            let slots = device.submit(Op::Read { offset, bytes }).wait().map(Arc::new);
+            let slots = read_tail(&**device, old.blocks, &before.uuid).map(Arc::new);
             Some(slots.map(|slots| Tail { member: member.clone(), slots, before: old.blocks, after: new.blocks }))
         };
         changed.filter_map(tail).collect()
@@ -208,9 +253,10 @@ impl Devices {
         Ok(device.geometry().bytes / BLOCK_BYTES as u64)
     }
 
-    /// The table is about to list a device here, which will be taken in: until then it is no member that failed.
-    pub fn expect(&self, index: u16) {
+    /// The table is about to list a device here, which will be taken in: until then, or until that is given up, it is no member that failed.
+    pub fn expect(&self, index: u16) -> Expected<'_> {
         self.table().expected = Some(index);
+        Expected(self)
     }
 
     /// A device that the table has becomes a member: it gets the newest root.
@@ -231,17 +277,20 @@ impl Devices {
     }
 
     /// Nothing is written to a device any more; it, and how much of it was used.
-    pub fn unseat(&self, index: u16) -> Option<(Arc<dyn BlockDevice>, u64)> {
+    pub fn unseat(&self, index: u16) -> Option<(Apart, u64)> {
         let mut table = self.table();
         table.expected = table.expected.filter(|i| *i != index);
         let superblock = table.superblock.as_ref()?;
         let blocks = superblock.devices.get(usize::from(index))?.blocks;
-        let (device, members) = (self.device(index), superblock.members());
+        let roster = self.roster();
+        let member = roster.member(index).filter(|m| m.device.is_some()).cloned();
+        let members = superblock.members();
+        drop(roster);
         if self.roster().joins(index).is_some() && !broken(Break::LeavingJoins) {
             self.give_up_joining(&mut table, "its place was taken out of the volume".into());
         }
         self.seat(index, None, members);
-        Some((device?, blocks))
+        Some((Apart::of(self, member?), blocks))
     }
 
     /// From now on segments lie like this. What is needed at the moment lies as before.

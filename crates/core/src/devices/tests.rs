@@ -741,3 +741,24 @@ fn who_joins_in_a_place_that_goes_is_given_up() {
 fn who_joins_in_a_place_that_went_is_noticed() {
     crate::breaks::with(Break::LeavingJoins, a_place_goes_in_which_a_device_joins);
 }
+
+/// A device was to be added, and is not; later one in its place fails.
+fn who_was_expected_does_not_come() {
+    let d = World::new(2, 2).devices;
+    drop(d.expect(1));
+    let member = d.roster().member(1).cloned().unwrap();
+    d.lose(&member, DeviceError::Os(5)).unwrap();
+    assert!(!d.entries()[1].active, "no root says that it failed");
+}
+
+#[test]
+fn a_place_is_expected_to_be_taken_no_longer_than_somebody_tries() {
+    who_was_expected_does_not_come();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "no root says that it failed")]
+fn a_place_that_is_expected_to_be_taken_for_ever_is_noticed() {
+    crate::breaks::with(Break::ExpectedForEver, who_was_expected_does_not_come);
+}

@@ -226,11 +226,14 @@ impl Fs {
         self.thin_at_end();
         // What was accepted before is part of the commit, and nothing is after.
         self.lock().closing = true;
+        // Nobody commits by time from now on, and what is under way may wait for a device for long.
+        let committed = if broken(Break::ClosesLate) { Ok(()) } else { self.sync_all() };
         self.stop_cleaning();
         // What it has under way must have ended before another may own the devices.
         drop(self.wiper());
         drop(self.joiner());
         self.stop_laying();
+        committed?;
         self.sync_all()?;
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());

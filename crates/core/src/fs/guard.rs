@@ -90,4 +90,10 @@ impl super::Fs {
         let s = &mut self.lock().state;
         s.live.insert(&s.cache, key, value).unwrap().unwrap()
     }
+
+    /// Puts an item into the space tree that means nothing, instead of what is there.
+    pub(crate) fn put_bad_space_item(&self, key: nenrin_format::key::Key) {
+        let s = &mut self.lock().state;
+        s.space.insert(&s.cache, key, vec![0xff; 3].into()).unwrap();
+    }
 }

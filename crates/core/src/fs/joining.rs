@@ -6,11 +6,11 @@
 
 use super::{Fs, locked};
 use crate::breaks::{Break, broken};
-use crate::devices::Copied;
+use crate::devices::{Apart, Copied};
 use crate::segments::{KIND_CHAIN, SegmentState};
 use crate::vouched::{self, Vouched};
 use crate::{Error, Result};
-use nenrin_device::BlockDevice;
+use nenrin_device::{BlockDevice, DeviceError, Op};
 use nenrin_format::superblock::{AREA_BLOCKS, SLOTS_PER_AREA};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::collections::VecDeque;
@@ -26,6 +26,8 @@ const TICK_NANOS: u64 = 60_000_000;
 const TICKS_MIN: u64 = 16;
 /// Requests of others in a tick up to which the devices count as idle.
 const IDLE_REQUESTS: u64 = 2;
+/// Why a device does not take the place of another that somebody gave up.
+const ON_REQUEST: &str = "given up on request";
 /// Blocks that could be read nowhere: with more, what is copied from is broken.
 const UNREADABLE_MAX: u64 = 4096;
 
@@ -88,6 +90,10 @@ impl Joiner {
     }
 }
 
+fn another_joins<T>() -> Result<T> {
+    Err(Error::Open("another device is being brought up to date; try again when it is".into()))
+}
+
 impl Fs {
     pub(super) fn joiner(&self) -> MutexGuard<'_, Joiner> {
         locked(&self.joiner, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner)
@@ -126,17 +132,43 @@ impl Fs {
     /// another device is being brought up to date; nothing has changed then.
     pub fn replace_device(&self, index: u16, new: NewDevice) -> Result<()> {
         drop(self.lock_to_accept()?);
-        crate::heartbeat::refuse_to_replace(std::slice::from_ref(&new.device), self.clock.as_ref())?;
+        let new = NewDevice { device: self.guarded(new.device), ..new };
+        let devices = self.storage.devices();
+        let Some(preparing) = devices.prepare(new.device.clone()) else { return another_joins() };
+        let ready = self.make_ready(preparing.apart(), index, &new);
+        let mut joiner = self.joiner();
+        // Before the others see that it begins: who gives it up from then on waits for the joiner, and finds it there.
+        if preparing.is_stopped() {
+            return Err(Error::Open(format!("it was {ON_REQUEST}")));
+        }
+        if self.to_replace(&joiner, index, &new)? != ready? {
+            return Err(Error::Open("devices were changed meanwhile; try again".into()));
+        }
+        self.begin_join(&mut joiner, index, Some(new));
+        Ok(())
+    }
+
+    /// Whatever a device held is cleared, where it may take this place: so many blocks are used of the one that has it. It may take its time, or
+    /// not answer, from its first request on: nobody else waits for that, and who gives it up is answered.
+    fn make_ready(&self, apart: &Apart, index: u16, new: &NewDevice) -> Result<u64> {
+        crate::heartbeat::refuse_to_replace(apart.devices(), self.clock.as_ref())?;
         // That may have waited.
         drop(self.lock_to_accept()?);
-        let new = NewDevice { device: self.guarded(new.device), ..new };
         if self.laying_status().is_some() {
             // A look tells whether anything is to be done.
             self.laying_step(1)?;
         }
-        let mut joiner = self.joiner();
+        let used = self.to_replace(&self.joiner(), index, new)?;
+        let _held = broken(Break::NewcomerHeld).then(|| self.joiner());
+        self.clear_for_joining(apart, used)?;
+        Ok(used)
+    }
+
+    /// Whether a device can take this place as things are: so many blocks are used of the one that has it.
+    fn to_replace(&self, joiner: &Joiner, index: u16, new: &NewDevice) -> Result<u64> {
+        drop(self.lock_to_accept()?);
         if joiner.job.is_some() || self.storage.devices().joining().is_some() {
-            return Err(Error::Open("another device is being brought up to date; try again when it is".into()));
+            return another_joins();
         }
         let health = self.health();
         if self.laying_status().is_some() || health.iter().any(|d| d.target_bytes != d.bytes) {
@@ -158,30 +190,30 @@ impl Fs {
             let text = format!("device {} is absent, and the others do not have what was on it", index + 1);
             return Err(Error::Open(text));
         }
-        // Whatever it held: it must not be taken for something before it has its place.
+        Ok(old.bytes / BLOCK_BYTES as u64)
+    }
+
+    /// Whatever a device held: it must not be taken for something before it has its place. `used`: so much is used of the one that has it.
+    fn clear_for_joining(&self, new: &Apart, used: u64) -> Result<()> {
+        let Some(device) = new.device() else { return Err(DeviceError::Missing.into()) };
+        let there = device.geometry().bytes / BLOCK_BYTES as u64;
         let zeros = Arc::new(nenrin_device::AlignedBuf::zeroed(AREA_BLOCKS as usize * BLOCK_BYTES));
-        let there = geometry.bytes / BLOCK_BYTES as u64;
+        let zero = |area: u64| Op::Write { offset: area * BLOCK_BYTES as u64, data: zeros.clone() };
+        self.storage.devices().clear_row_log(device)?;
         // Where its end is as long as less is used of it, too.
-        let used = (old.bytes / BLOCK_BYTES as u64).min(there);
-        for area in [0, used - AREA_BLOCKS, there - AREA_BLOCKS] {
-            new.device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
-        }
-        self.storage.devices().clear_row_log(new.device.as_ref())?;
-        new.device.flush()?;
-        self.begin_join(&mut joiner, index, Some(new));
-        Ok(())
+        Ok(new.carry_out([0, used.min(there) - AREA_BLOCKS, there - AREA_BLOCKS].map(zero))?)
     }
 
     /// Gives up what [`Fs::replace_device`] began, if it has not ended; whether there was anything. A device that does not answer is not
     /// waited for.
     pub fn stop_replacing(&self) -> bool {
-        let (devices, why) = (self.storage.devices(), "it was given up on request");
+        let (devices, why) = (self.storage.devices(), format!("it was {ON_REQUEST}"));
         // Before what is known of the copying is asked for: who copies has that.
-        let was_left = devices.leave_hanging(why);
+        let was_left = devices.stop_preparing() | devices.leave_hanging(&why);
         let mut joiner = self.joiner();
         let is_new = joiner.job.as_ref().is_some_and(|j| j.new.is_some());
         if is_new {
-            devices.stop_joining(why);
+            devices.stop_joining(&why);
             drop(joiner.end());
         }
         was_left || is_new
@@ -322,11 +354,14 @@ impl Fs {
         let flushed = self.storage.flush_joiner();
         flushed.inspect_err(|e| self.lock().fail(&e.to_string()))?;
         self.owns_to_write()?;
+        let devices = self.storage.devices();
         let joined = self.storage.end_joining(job.new.map_or([0; 16], |n| n.uuid));
         self.fail_with_flushes()?;
         let joined = joined.inspect_err(|e| self.lock().fail(&e.to_string()))?;
         if joined {
             self.lock().counters.joined += 1;
+            // Who still waits for the device that had the place may hold up a checkpoint.
+            devices.end_replaced();
             // Its other slots are of before, or empty: the next roots take their places.
             for _ in 1..SLOTS_PER_AREA {
                 self.index_checkpoint(false)?;

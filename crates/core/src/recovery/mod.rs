@@ -9,7 +9,7 @@
 //! | a place where the next may be, that no device gives, and the volume was not closed | damage: read-only |
 //! | a logical segment without its end | it does not count |
 //! | a record that cannot be applied: the index cannot be read where it belongs, or contradicts it | the root before; behind both, damage: read-only, as of the logical segment before |
-//! | no root can be used, since leaves of the space tree are lost | damage: read-only, without what they held (`spaceless`) |
+//! | no root can be used, since leaves of the space tree are lost, or items in it mean nothing | damage: read-only, without what they held (`spaceless`) |
 //! | no segment is free to go on in | no damage: there is no room to mount it for writing |
 //!
 //! Invariants
@@ -18,8 +18,11 @@
 //! 2. It believes checksums, links and addresses only, never order on the device.
 //! 3. Of a logical segment all records are applied, or none.
 
+#[cfg(test)]
+mod bad_items_tests;
 mod behind;
 mod durable;
+mod proof;
 mod resumed;
 mod spaceless;
 mod walk;
@@ -45,13 +48,14 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, COUNTER_MAX, Cno, Epoch, Generation, Ino, SegmentNo, Seq};
 use std::borrow::Borrow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub(crate) use behind::Island;
 pub(crate) use durable::walk_behind;
-use spaceless::Spaceless;
+use spaceless::{Bad, Spaceless};
 pub use walk::Verdict;
 pub(crate) use walk::{Found, Outcome, Unproven, Walk, unproven_of};
 
@@ -396,7 +400,7 @@ fn roll_forward(
         Reach::WithoutSpace => Some(Spaceless::of(&storage, &root, options.cache_bytes)?),
         Reach::All | Reach::Readable => None,
     };
-    let living = std::cell::RefCell::new(Vec::new());
+    let living = RefCell::new(Vec::new());
     let load = || {
         let (state, kept) = load_state(&storage, superblock, &root, options, spaceless.as_ref())?;
         living.replace(kept);
@@ -541,50 +545,52 @@ fn load_state(
     if let Some(spaceless) = spaceless {
         spaceless.prune(&mut state)?;
     }
-    load_segments(&mut state)?;
+    let bad = Bad::of(spaceless);
+    load_segments(&mut state, &bad)?;
     for (segment, nodes) in &root.index_segments {
         state.segments.load_nodes(*segment, *nodes, superblock.generation);
     }
-    load_checkpoints(&mut state)?;
+    load_checkpoints(&mut state, &bad)?;
     // What went into the root behind the newest checkpoint it does not say. Who closes a volume cuts one, where there is room for that.
     state.uncut = (!superblock.clean || state.changed_since_kept()) && !broken(Break::ReplayedUncut);
     state.load_past(root.past);
-    let mut bad = None;
-    state.load_landmarks(&mut |key, why| bad = bad.take().or(Some(bad_item(key, why))))?;
-    if let Some(e) = bad {
-        return Err(e);
-    }
+    state.load_landmarks(&mut |key, why| bad.note(key, bad_item(key, why)))?;
     let living = state.load_forgetting()?;
-    state.load_shed(&mut |key, why| bad = bad.take().or(Some(bad_item(key, why))))?;
-    bad.map_or(Ok((state, living)), Err)
+    state.load_shed(&mut |key, why| bad.note(key, bad_item(key, why)))?;
+    match bad.first() {
+        Some(e) => Err(e),
+        None if spaceless.is_some_and(Spaceless::is_whole) => Err(Error::Corrupt("the space tree is whole".into())),
+        None => Ok((state, living)),
+    }
 }
 
-fn load_segments(state: &mut State) -> Result<()> {
+fn load_segments(state: &mut State, bad: &Bad<'_>) -> Result<()> {
     let mut items = Vec::new();
     state.space.scan(&state.cache, &segment_key(0), &segment_key(u64::MAX), &mut |k, v| {
-        items.push((k.off, Segment::decode(v)));
+        match Segment::decode(v) {
+            Ok(item) => items.push((k.off, item)),
+            Err(why) => bad.note(k, Error::Corrupt(format!("segment item {}: {why}", k.off))),
+        }
         ControlFlow::Continue(())
     })?;
     for (no, item) in items {
-        let item = item.map_err(|why| Error::Corrupt(format!("segment item {no}: {why}")))?;
         state.segments.load(SegmentNo(no), item);
     }
     Ok(())
 }
 
-fn load_checkpoints(state: &mut State) -> Result<()> {
+fn load_checkpoints(state: &mut State, bad: &Bad<'_>) -> Result<()> {
     let mut kept = BTreeMap::new();
-    let mut bad = None;
     let (from, to) = (checkpoint_key(Cno(0)), checkpoint_key(Cno(u64::MAX)));
     state.space.scan(&state.cache, &from, &to, &mut |k, v| {
         match Checkpoint::decode(v) {
             Ok(c) => drop(kept.insert(Cno(k.off), c)),
-            Err(why) => bad = Some(Error::Corrupt(format!("checkpoint item {}: {why}", k.off))),
+            Err(why) => bad.note(k, Error::Corrupt(format!("checkpoint item {}: {why}", k.off))),
         }
         ControlFlow::Continue(())
     })?;
     state.kept = kept;
-    bad.map_or(Ok(()), Err)
+    Ok(())
 }
 
 /// The state of a root, and where its log goes on.
@@ -603,6 +609,9 @@ fn take_in(
     report.dropped = walk.dropped;
     report.damage = walk.damage;
     report.verdicts = walk.verdicts;
+    report.notes.extend(walk.passed.map(|first| {
+        format!("from {first} on the device gives hardly anything behind the log; what is there was looked at here and there")
+    }));
     if reach == Reach::All {
         let mut loaded = load()?;
         // Each partial is let go as soon as it is in the state.

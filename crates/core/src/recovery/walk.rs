@@ -1,6 +1,7 @@
 //! Follows the chain on the device and decides where it ends.
 
 use super::durable::Before;
+use super::proof::{Proof, Vain};
 use crate::breaks::{Break, broken};
 use crate::covered;
 use crate::log::chain::Chain;
@@ -144,6 +145,8 @@ pub(crate) struct Outcome {
     pub is_newer: bool,
     /// The epoch of a mount that is known to have gone on where the walk ended, and could not be followed, and where it began.
     pub left: Option<(Epoch, Seq)>,
+    /// Behind its end many places cannot be read, from this one on: what they prove was asked for at some of them.
+    pub passed: Option<Addr>,
     /// Nothing but a search of all segments led to a part of it.
     pub sought: bool,
     /// Sequence and epoch of the last partial that counts.
@@ -188,6 +191,8 @@ pub(crate) struct Walk<'a> {
     buffer: Option<(Addr, AlignedBuf)>,
     /// Blocks read next.
     ahead: u32,
+    /// What was asked for in vain.
+    pub(super) vain: Vain,
     /// The device whose copies are not read.
     avoid: Option<u16>,
     /// What follows is read without that device, too.
@@ -196,7 +201,7 @@ pub(crate) struct Walk<'a> {
     /// it need not be tried again without each device.
     put_together: Option<(Addr, u32, There)>,
     /// The root says that nothing was written behind it.
-    closed: bool,
+    pub(super) closed: bool,
     /// What the root has, where it is known.
     pub(super) before: Option<Before<'a>>,
     pub(super) wrong_before: BTreeSet<Addr>,
@@ -227,6 +232,7 @@ impl<'a> Walk<'a> {
             at: chain.clone(),
             buffer: None,
             ahead: READ_BLOCKS_FIRST,
+            vain: Vain::default(),
             avoid: None,
             scans: false,
             closed: false,
@@ -279,11 +285,13 @@ impl<'a> Walk<'a> {
             let buf = match read {
                 Ok(buf) => {
                     self.ahead = (self.ahead * 2).min(READ_BLOCKS_MAX);
+                    self.vain.given(count);
                     buf
                 }
                 // Perhaps it is what follows that cannot be read.
                 Err(Error::Device(_)) if count > blocks => {
                     self.ahead = 1;
+                    self.vain.failed(None);
                     self.read(addr, blocks)?
                 }
                 Err(e) => return Err(e),
@@ -311,14 +319,15 @@ impl<'a> Walk<'a> {
     }
 
     /// `blocks` blocks at `addr`, read ahead; `None` where they do not fit the segment.
-    fn blocks(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
+    pub(super) fn blocks(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
         Ok(if self.fill(addr, blocks)? { self.filled(addr, blocks) } else { None })
     }
 
     /// The same; `None`, which is noted, where they cannot be read, too.
-    fn readable(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
+    pub(super) fn readable(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
         match self.fill(addr, blocks) {
             Err(Error::Device(_)) => {
+                self.vain.failed(Some(addr));
                 self.unread = self.unread.or(Some(addr).filter(|_| self.avoid.is_none()));
                 Ok(None)
             }
@@ -332,7 +341,11 @@ impl<'a> Walk<'a> {
     }
 
     /// What lies at `addr` and is an intact summary of this volume's chain, even if it belongs elsewhere, with a header that fits.
-    fn of_chain(&mut self, addr: Addr, fits: impl Fn(&Header) -> bool) -> Result<Option<(Header, u32, Vec<u8>)>> {
+    pub(super) fn of_chain(
+        &mut self,
+        addr: Addr,
+        fits: impl Fn(&Header) -> bool,
+    ) -> Result<Option<(Header, u32, Vec<u8>)>> {
         let uuid = self.at.uuid;
         let Some(first) = self.readable(addr, 1)? else { return Ok(None) };
         let head = match (Header::peek(first), Header::newer(first)) {
@@ -449,12 +462,17 @@ impl<'a> Walk<'a> {
         let epochs = f.header.epoch..=last;
         let counts = |h: &Header| epochs.contains(&h.epoch) && h.seq > f.header.seq && proves(&mounts, h);
         for (first, blocks) in std::iter::once(payload).chain(data.iter().map(covered::place)) {
-            for addr in (0..u64::from(blocks)).map(|n| Addr(first.0 + n)) {
+            let end = first.block().saturating_add(blocks).min(self.storage.segment_blocks);
+            let mut block = first.block();
+            self.vain.anew();
+            while block < end {
+                let addr = Addr::new(first.segment(), block);
                 match self.of_chain(addr, |h| h.addr != addr && counts(h)) {
                     Ok(Some((h, ..))) => proof = proof.max(h.durable_seq),
                     Ok(None) | Err(Error::Device(_)) => {}
                     Err(e) => return Err(e),
                 }
+                block = self.next_place(addr, end)?;
             }
         }
         Ok(proof)
@@ -578,6 +596,7 @@ impl<'a> Walk<'a> {
         let first = unproven.and_then(|(i, _)| found.get(i)).map(|f| &f.header);
         let reached = first.map_or((self.at.last_addr, self.at.seq), |h| (h.prev_addr, Seq(h.seq.0.saturating_sub(1))));
         let damage = self.damage(proof.of_any, reached, unread).or_else(|| self.unread_in(&found, unproven));
+        let damage = if damage.is_some() { damage } else { self.doubt()? };
         let mut verdicts = vec![if damage.is_some() { Verdict::Damage } else { Verdict::Ends }];
         let end = Self::end(&found, unproven.map(|(i, _)| i), &mut verdicts);
         found.truncate(end);
@@ -594,6 +613,7 @@ impl<'a> Walk<'a> {
             wrong_before: self.wrong_before,
             is_newer: self.newer.is_some(),
             left,
+            passed: self.vain.passed,
             sought: self.sought,
             verdicts,
             bytes_read: self.bytes_read,
@@ -634,22 +654,6 @@ impl<'a> Walk<'a> {
         ))
     }
 
-    /// The highest durable sequence that a header behind the end proves, when it is higher than where the walk stopped:
-    /// whichever device has that header.
-    fn proof_behind(&mut self) -> Result<Proof> {
-        let mut proof = Proof::default();
-        let mut places = vec![(self.at.segment, self.at.block)];
-        places.extend(self.at.next.map(|s| (s, 0)));
-        for (segment, first) in places {
-            self.each_way(segment, first, &mut |walk| {
-                let found = walk.proof_in(segment, first)?;
-                proof = Proof { of_any: proof.of_any.max(found.of_any), of_epoch: proof.of_epoch.max(found.of_epoch) };
-                Ok(())
-            })?;
-        }
-        Ok(proof)
-    }
-
     /// Looks through the rest of a segment, and again without each device that has some of it which others have, too.
     pub(super) fn each_way(
         &mut self,
@@ -672,34 +676,15 @@ impl<'a> Walk<'a> {
     /// Looks for something without what a device has.
     fn around<T>(&mut self, avoid: u16, look: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let buffer = self.buffer.take();
+        // The others may give what this one does not.
+        let vain = std::mem::take(&mut self.vain);
         self.avoid = Some(avoid);
         let found = look(self);
         self.avoid = None;
         self.buffer = buffer;
+        let here = std::mem::replace(&mut self.vain, vain);
+        self.vain.passed = self.vain.passed.or(here.passed);
         found
-    }
-
-    /// What headers in this segment prove, from this block on. What a header says is as true
-    /// where a device misplaced it: perhaps just there because it lies on what it proves.
-    fn proof_in(&mut self, segment: SegmentNo, first: u32) -> Result<Proof> {
-        let (mut proof, mut block) = (Proof::default(), first);
-        let (epoch, seq, mounts) = (self.at.epoch, self.at.seq, self.mounts.clone());
-        let comes_later = |h: &Header| h.epoch > epoch || h.epoch == epoch && h.seq > seq;
-        let counts = |h: &Header| comes_later(h) && proves(&mounts, h);
-        while block < self.storage.segment_blocks {
-            let addr = Addr::new(segment, block);
-            block += 1;
-            let Some((h, ..)) = self.of_chain(addr, counts)? else { continue };
-            let at_home = h.addr == addr;
-            if at_home || !broken(Break::AstrayUnread) {
-                proof.of_any = proof.of_any.max(h.durable_seq);
-                if h.epoch == epoch || broken(Break::LaterVouches) {
-                    proof.of_epoch = proof.of_epoch.max(h.durable_seq);
-                }
-                block += if at_home { h.total_blocks().max(1) - 1 } else { 0 };
-            }
-        }
-        Ok(proof)
     }
 
     /// How many of the found partials count, if this is the first that has not all it needs.
@@ -743,15 +728,6 @@ impl<'a> Walk<'a> {
         }
         Ok(there)
     }
-}
-
-/// What headers behind the end of a walk prove to have been durable.
-#[derive(Clone, Copy, Default)]
-struct Proof {
-    /// Those of the epoch where it ended, and of later ones.
-    of_any: Seq,
-    /// Those of that epoch alone: only they speak of what the walk followed.
-    of_epoch: Seq,
 }
 
 /// Whether a header says nothing that no counting leads to.

@@ -14,6 +14,7 @@
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
 use super::behind_gap::BehindGap;
+use super::forgotten::Forgotten;
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::regain::{self, each};
 use super::salvage;
@@ -150,6 +151,15 @@ impl Candidate {
         }
         has
     }
+    /// What is to be forgotten, as far as this root and its log can be read; `furthest`: what others prove to have been durable.
+    fn tell_forgotten(&self, forgotten: &mut Forgotten, furthest: u64) -> Result<()> {
+        forgotten.learn_log(&self.log.accepted)?;
+        self.islands.iter().try_for_each(|island| forgotten.learn_log(island))?;
+        let has_log = self.log.damage.is_none() && self.reaches() >= furthest;
+        let space = self.trees.iter().filter(|(tree, _)| tree.id() == TreeId::SPACE);
+        space.for_each(|both| forgotten.learn(&self.cache, both, has_log));
+        Ok(())
+    }
     /// Highest sequence that the state after roll-forward contains.
     fn reaches(&self) -> u64 {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
@@ -210,16 +220,20 @@ pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Re
     for root in found.roots.iter().take(2) {
         hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
     }
+    let forgotten = || {
+        let mut out = Forgotten::default();
+        all.iter().try_for_each(|c| c.tell_forgotten(&mut out, furthest)).map(|()| out)
+    };
     // A lost inner node hides what is below it, and a gap in the log what came later: a whole tree is worth more, wherever it is found.
     if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
-        return salvage::find(&storage, found, newest, held, losses);
+        return salvage::find(&storage, found, newest, held, forgotten()?, losses);
     }
     let may_be_behind = |c: &&Candidate| {
         c.log.damage.is_some() && begin == Begin::NewestTree && !c.has_snapshots() && !broken(Break::NewerTreeLeft)
     };
     if let Some(c) = all.get(chosen).filter(may_be_behind) {
         if salvage::whole_tree(&storage, found, newest)?.is_some_and(|seq| seq.0 > c.reaches()) {
-            let base = salvage::find(&storage, found, newest, held, losses)?;
+            let base = salvage::find(&storage, found, newest, held, forgotten()?, losses)?;
             return Ok(base.map(|base| Base { has_root: true, ..base }));
         }
     }
@@ -352,7 +366,8 @@ fn start(
         retention: root.retention.clone(),
     };
     let Taken { lost, space_lost, sheds_lost, past_lost } = take_trees(&mut state, trees, &root, losses)?;
-    let segment_items = load_space(&mut state)?;
+    let (segment_items, is_shed_bad) = load_space(&mut state)?;
+    let sheds_lost = sheds_lost.or(is_shed_bad.then_some(root.open_cno));
     let mut chain = chain_of(&superblock);
     let mut unproven = BTreeSet::new();
     // Records that change shared extents need them.
@@ -630,8 +645,8 @@ fn drop_privileges(state: &mut State, ino: Ino, inode: &Inode, losses: &mut Loss
     Ok(())
 }
 
-/// What of the space tree is kept in memory; items that mean nothing are left for later.
-fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
+/// What of the space tree is kept in memory; items that mean nothing are left for later. And whether one of them may have said what was shed.
+fn load_space(state: &mut State) -> Result<(BTreeMap<u64, Segment>, bool)> {
     let mut segments = BTreeMap::new();
     let mut kept = BTreeMap::new();
     state.space.walk(&state.cache, &mut |key: &Key, value| {
@@ -646,8 +661,9 @@ fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
     state.kept = kept;
     state.load_landmarks(&mut |_, _| {})?;
     drop(state.load_forgetting()?);
-    state.load_shed(&mut |_, _| {})?;
-    Ok(segments)
+    let mut is_shed_bad = false;
+    state.load_shed(&mut |_, _| is_shed_bad = true)?;
+    Ok((segments, is_shed_bad))
 }
 
 /// Applies what can be applied.

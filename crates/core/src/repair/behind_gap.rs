@@ -77,7 +77,7 @@ impl BehindGap {
 }
 
 /// What is to be forgotten and lives all the same: its names went in the gap.
-fn let_go(state: &mut State, ino: Ino, time: Time) -> Result<()> {
+pub(super) fn let_go(state: &mut State, ino: Ino, time: Time) -> Result<()> {
     let Some(mut inode) = state.inode(ino)? else { return Ok(()) };
     let is_directory = FileKind::from_mode(inode.mode) == FileKind::Directory;
     if ino == Ino::ROOT || is_directory && inode.entries > 0 {

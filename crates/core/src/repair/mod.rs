@@ -13,6 +13,7 @@
 
 mod base;
 mod behind_gap;
+mod forgotten;
 mod inodes;
 mod items;
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //!    higher than that of any root. `held` has all else that was used, so it is found again.
 
 use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, take_privileges, tell_gap};
+use super::forgotten::Forgotten;
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
 use super::owners::is_intact;
@@ -74,6 +75,7 @@ pub(super) fn find(
     found: &Probe,
     newest: &Superblock,
     mut held: PerSegment<bool>,
+    mut forgotten: Forgotten,
     losses: &mut Losses,
 ) -> Result<Option<Base>> {
     let cache = Arc::new(NodeCache::new(storage.clone(), CACHE_BYTES));
@@ -94,6 +96,8 @@ pub(super) fn find(
     let highest = nodes.iter().map(|n| n.first.ino).filter(|ino| *ino < COUNTER_MAX).max().unwrap_or(0);
     base.state.next_ino = base.state.next_ino.max(Ino(highest).next());
     let is_gapless = replay(&mut base, &islands, losses)?;
+    islands.iter().try_for_each(|island| forgotten.learn_log(island))?;
+    forgotten.stays_so(&mut base.state, newest.written_at, losses)?;
     base.state.retention = retention(storage, found, newest, &islands, losses)?;
     verify(&mut base, losses)?;
     let pieces = if is_gapless { 0 } else { pieces::find(&mut base, epoch, &told(&islands), losses)? };

@@ -7,7 +7,7 @@ use super::tests::{
 use super::{LossKind, MendKind, RepairPlan, RepairReport, base};
 use crate::devices::assemble;
 use crate::testing::TestClock;
-use crate::{At, Error, Fs, MkfsOptions, MountOptions, SetAttr, mkfs};
+use crate::{At, Error, Fs, MkfsOptions, MountOptions, RenameMode, SetAttr, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::node::{NODE_MAGIC, NodeHeader, NodePtr, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
@@ -486,4 +486,99 @@ fn a_snapshot_is_worth_more_than_a_whole_tree() {
 #[should_panic(expected = "names are gone")]
 fn a_newer_tree_that_is_not_taken_is_noticed() {
     crate::breaks::with(crate::breaks::Break::NewerTreeLeft, || a_whole_tree_is_behind_a_gap(false));
+}
+
+/// A file is forgotten, and not wiped yet, when the top of all later trees is lost and with it the part of the log that says so: an older
+/// tree shows it. `listed`: the list of what is to be forgotten can be read; `deep`: with directories above it, which are younger.
+fn what_is_forgotten_is_salvaged(listed: bool, deep: bool) {
+    let memory = Arc::new(MemDevice::from_bytes(with_checkpoints(400)));
+    let open = || Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+    let fs = open();
+    let secret: Vec<u8> = (0..9000u32).flat_map(|i| (i ^ 0x5ec2_e700).to_le_bytes()).collect();
+    let ino = fs.create(Ino::ROOT, b"secret", &new(0o100_600)).unwrap().ino;
+    fs.write(ino, 0, &secret, 0).unwrap();
+    let mut inos = vec![ino];
+    for _ in 0..if deep { 2 } else { 0 } {
+        let above = fs.create(Ino::ROOT, b"above", &new(0o040_755)).unwrap().ino;
+        fs.rename(Ino::ROOT, b"secret", above, b"secret", RenameMode::Replace).unwrap();
+        fs.rename(Ino::ROOT, b"above", Ino::ROOT, b"secret", RenameMode::Replace).unwrap();
+        inos.push(above);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open();
+    let before = fs.superblock().generation.0;
+    fs.unlink(inos.get(1).copied().unwrap_or(Ino::ROOT), b"secret").unwrap();
+    for i in 1..inos.len() {
+        fs.rmdir(inos.get(i + 1).copied().unwrap_or(Ino::ROOT), b"secret").unwrap();
+    }
+    fs.sync_all().unwrap();
+    assert_eq!(fs.forget(&[b"secret"], &inos).unwrap(), inos.len() as u64);
+    for _ in 0..2 {
+        fs.setattr(Ino::ROOT, &SetAttr { mode: Some(0o755), ..SetAttr::default() }).unwrap();
+        fs.index_checkpoint(false).unwrap();
+    }
+    drop(fs);
+    let mut damaged = memory.snapshot();
+    assert!(destroy_nodes(&mut damaged, |tree, level, generation| tree == 1 && level > 0 && generation > before) >= 2);
+    if !listed {
+        destroy_nodes(&mut damaged, |tree, _, _| tree == TreeId::SPACE.0);
+    }
+    let says_so =
+        |record: &Record<'_>| matches!(record, Record::Unlink { name: b"secret", .. } | Record::Forget { .. });
+    let mut lost = Vec::new();
+    for at in (0..damaged.len()).step_by(BLOCK_BYTES) {
+        let Ok(summary) = Header::decode(&damaged[at..]) else { continue };
+        let mut r = Reader::new(summary.records);
+        while let (PartialKind::Chain, false) = (summary.header.kind, r.is_empty()) {
+            lost.extend(Some(at).filter(|_| says_so(&Record::decode(&mut r).unwrap())));
+        }
+    }
+    assert!(lost.len() >= 2, "{lost:?}");
+    lost.into_iter().for_each(|at| damaged[at..at + BLOCK_BYTES].fill(0x5a));
+    let (after, report) = repair(&damaged);
+    let is_told = report.losses.iter().any(|l| l.text.contains("has to be forgotten again"));
+    assert_eq!(is_told, !listed, "{:?}", report.losses);
+    if !listed {
+        return;
+    }
+    let has_secret = |fs: &Fs| tree(fs, At::Live).values().any(|f| inos.contains(&f.ino));
+    assert!(!has_secret(&read_only(&after)), "what was forgotten is back: {:?}", report.losses);
+    // It is wiped in the end.
+    let memory = Arc::new(MemDevice::from_bytes(after));
+    let fs = Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+    assert!(fs.forget_status().is_some(), "nothing is wiped");
+    for _ in 0..1000 {
+        if fs.forget_step(1 << 20).unwrap().is_none() {
+            break;
+        }
+        fs.sync_all().unwrap();
+        fs.index_checkpoint(false).unwrap();
+    }
+    assert!(fs.forget_status().is_none(), "{:?}", fs.forget_status());
+    fs.close().unwrap();
+    let left = memory.snapshot();
+    let block = &secret[..BLOCK_BYTES];
+    assert!(!left.chunks_exact(BLOCK_BYTES).any(|b| b == block), "some of it is left");
+}
+
+#[test]
+fn what_is_forgotten_stays_so_in_a_salvage() {
+    what_is_forgotten_is_salvaged(true, false);
+    what_is_forgotten_is_salvaged(true, true);
+    what_is_forgotten_is_salvaged(false, false);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was forgotten is back")]
+fn what_is_forgotten_and_comes_back_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::SalvageRemembers, || what_is_forgotten_is_salvaged(true, false));
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was forgotten is back")]
+fn directories_that_are_forgotten_and_come_back_are_noticed() {
+    crate::breaks::with(crate::breaks::Break::ForgottenOnce, || what_is_forgotten_is_salvaged(true, true));
 }

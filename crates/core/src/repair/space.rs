@@ -31,9 +31,10 @@ const NODES_AT_ONCE: usize = 256;
 const CHAIN_SEGMENTS: u64 = 2;
 
 impl Mender {
-    /// Items of the space tree that mean nothing, or contradict the inodes, go.
+    /// Items of the space tree that mean nothing, or contradict the inodes, go. What says that an inode is to be forgotten is written anew: its
+    /// key names that.
     pub(super) fn space_items(&mut self) -> Result<()> {
-        let (mut wrong, mut told) = (Vec::new(), 0u64);
+        let (mut wrong, mut anew, mut told) = (Vec::new(), Vec::new(), 0u64);
         let state = &self.state;
         state.space.walk(&state.cache, &mut |key, value| {
             let misplaced =
@@ -52,7 +53,13 @@ impl Mender {
                     None => false,
                 },
                 Kind::Shed => Shed::decode(value).is_ok_and(|s| state.shed.has(Ino(key.off), s.upto, key.fork)),
-                Kind::Forget => Forget::decode(value).is_ok() && state.inode(Ino(key.off))?.is_none(),
+                Kind::Forget => match (Forget::decode(value), state.inode(Ino(key.off))?) {
+                    (Err(_), None) if !misplaced && !broken(Break::BadForgetGoes) => {
+                        anew.push(*key);
+                        true
+                    }
+                    (said, inode) => said.is_ok() && inode.is_none(),
+                },
                 _ => Reap::decode(value).is_ok_and(|r| {
                     let inode = state.inode(Ino(key.off)).ok().flatten();
                     let idle = if r.whole { inode.is_none() } else { inode.is_none_or(|i| i.fork > r.fork) };
@@ -68,6 +75,10 @@ impl Mender {
         })?;
         for key in &wrong {
             self.state.space.remove(&self.state.cache, key)?;
+        }
+        for key in &anew {
+            let value = Forget { begun: self.now }.encode();
+            self.state.space.insert(&self.state.cache, *key, value.into())?;
         }
         if told > 0 {
             let text = format!("{told} checkpoints could not be understood");

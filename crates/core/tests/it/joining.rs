@@ -348,6 +348,7 @@ fn a_device_is_replaced_and_a_flush_fails(number: u64) -> bool {
     let ino = write(&fs, "old", &content(1, 4 << 20));
     replace(&fs, 1, &fresh(64)).unwrap();
     gate.close(ends_roots, 0);
+    gate.cannot_tell();
     stays.faults().inject(Fault::Fail { kind: OpKind::Flush, from: number, times: 1 });
     let joining = fs.clone();
     let joins = crate::leading::spawn(move || {

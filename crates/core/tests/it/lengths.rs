@@ -3,9 +3,9 @@
 
 use crate::common::{TestClock, file};
 use nenrin_core::format::Ino;
-use nenrin_core::format::superblock::AREA_BLOCKS;
-use nenrin_core::{Fs, MkfsOptions, MountOptions, Probe, mkfs, probe};
-use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, MemDevice};
+use nenrin_core::format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA};
+use nenrin_core::{Fs, MkfsOptions, MountOptions, Probe, SlotState, mkfs, probe};
+use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Fault, Faulty, MemDevice};
 use std::sync::Arc;
 
 const ALL: u64 = 24 << 20;
@@ -99,4 +99,96 @@ fn roots_that_are_left_at_the_end_are_noticed() {
 #[should_panic(expected = "a root has two device tables")]
 fn tables_that_are_left_at_one_end_are_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::OldTwinsKept, lengths_that_are_cut);
+}
+
+/// A block of the area at the end of a device cannot be read any more when its length changes, both ways.
+fn a_length_changes_beside_a_bad_block(block: u64) {
+    for (before, after) in [(ALL, LESS), (LESS, ALL)] {
+        let faulty = Arc::new(Faulty::new(MemDevice::new(ALL as usize)));
+        let device: Arc<dyn BlockDevice> = faulty.clone();
+        let options = MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() };
+        mkfs(&device, &(Arc::new(TestClock::default()) as _), &options).unwrap();
+        let fs = open(&device);
+        resize(&fs, before);
+        let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+        fs.write(ino, 0, &vec![7; 1 << 20], 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+        let at = before - (AREA_BLOCKS - block) * 4096;
+        faulty.faults().inject(Fault::BadUntilWritten { at });
+        let asked = fs.device_resize(0, after / 4096);
+        assert!(asked.is_ok(), "the length stays, since block {block} is bad: {asked:?}");
+        for _ in 0..1000 {
+            if fs.laying_step(4 << 20).unwrap().is_none() {
+                break;
+            }
+        }
+        assert!(fs.laying_status().is_none(), "the length stays, since block {block} is bad: {:?}", fs.laying_status());
+        let slots = probe(device.as_ref()).unwrap();
+        let newest = slots.newest().unwrap();
+        assert_eq!(newest.devices[0].blocks, after / 4096);
+        let valid = slots.slots.iter().filter(|(_, state)| *state == SlotState::Valid(newest.generation));
+        let ends: Vec<bool> = valid.map(|(block, _)| *block >= AREA_BLOCKS).collect();
+        assert_eq!(ends, [false, true], "{block}");
+        fs.close().unwrap();
+        drop(fs);
+        let fs = open(&device);
+        let back = fs.read(nenrin_core::At::Live, ino, 0, 1 << 20).unwrap();
+        assert!(back == vec![7; 1 << 20], "{block}");
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_bad_block_at_its_end_keeps_no_device_as_long_as_it_is() {
+    (0..AREA_BLOCKS).for_each(a_length_changes_beside_a_bad_block);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the length stays, since block 9 is bad")]
+fn a_bad_block_that_keeps_a_length_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::TailWhole, || a_length_changes_beside_a_bad_block(9));
+}
+
+/// Neither a slot at the end of a device nor its twin can be read when the length changes: what is in it may be nowhere else.
+fn a_slot_is_read_nowhere(is_other: bool) {
+    let faulty = Arc::new(Faulty::new(MemDevice::new(ALL as usize)));
+    let device: Arc<dyn BlockDevice> = faulty.clone();
+    let options = MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() };
+    mkfs(&device, &(Arc::new(TestClock::default()) as _), &options).unwrap();
+    let fs = open(&device);
+    resize(&fs, LESS);
+    for i in 0..SLOTS_PER_AREA {
+        let at = |area: u64| (area + SLOT_BLOCK + i) * 4096;
+        let tail = at(LESS / 4096 - AREA_BLOCKS);
+        faulty.faults().inject(Fault::FailReads { range: tail..tail + 4096 });
+        // What is there instead of its twin is none.
+        let twin = device.read(at(0), 4096).unwrap();
+        match is_other {
+            true => device.write(at(0), Arc::new(AlignedBuf::padded(&[7; 4096]))).unwrap(),
+            false => faulty.faults().inject(Fault::FailReads { range: at(0)..at(0) + 4096 }),
+        }
+        let asked = fs.device_resize(0, ALL / 4096);
+        faulty.faults().clear();
+        device.write(at(0), Arc::new(AlignedBuf::padded(&twin))).unwrap();
+        assert!(asked.is_err(), "the length changes, and nobody knows what slot {i} says");
+    }
+    assert_eq!(fs.failed(), None);
+    resize(&fs, ALL);
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_length_stays_where_a_slot_is_read_nowhere() {
+    a_slot_is_read_nowhere(false);
+    a_slot_is_read_nowhere(true);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the length changes, and nobody knows what slot")]
+fn a_slot_that_is_guessed_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::TailGuessed, || a_slot_is_read_nowhere(false));
 }

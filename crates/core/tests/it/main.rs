@@ -60,6 +60,7 @@ mod retention;
 mod returning;
 mod rotten_source;
 mod scrub;
+mod seated;
 mod sharing;
 mod slow;
 mod smoke;

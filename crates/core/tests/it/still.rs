@@ -1,7 +1,7 @@
 //! A device that does not answer: what does not need it goes on, and where the others have all it has it is left out, as if it had failed.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
-use crate::common::gate::{Gate, gated, is_answered, is_read};
+use crate::common::gate::{Gate, Which, gated, is_answered, is_read};
 use crate::common::{TestClock, file};
 use crate::devices::{bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
@@ -17,25 +17,25 @@ use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 
-struct World {
-    devices: Vec<Arc<dyn BlockDevice>>,
-    gates: Vec<Arc<Gate>>,
-    clock: Arc<TestClock>,
+pub(crate) struct World {
+    pub devices: Vec<Arc<dyn BlockDevice>>,
+    pub gates: Vec<Arc<Gate>>,
+    pub clock: Arc<TestClock>,
 }
 
 impl World {
-    fn new(profile: Profile, count: usize) -> Self {
+    pub fn new(profile: Profile, count: usize) -> Self {
         let (devices, gates) = (0..count).map(|_| gated(96 << 20)).unzip();
         let this = Self { devices, gates, clock: Arc::default() };
         let options = MkfsOptions { profile, ..MkfsOptions::default() };
         mkfs_on(&this.devices, &(this.clock.clone() as Arc<dyn Clock>), &options).unwrap();
         this
     }
-    fn open(&self, options: MountOptions) -> Arc<Fs> {
+    pub fn open(&self, options: MountOptions) -> Arc<Fs> {
         Fs::open(self.devices.clone(), self.clock.clone(), options).unwrap()
     }
     /// So many seconds pass, in which somebody looks, until that is so; whether it was.
-    fn pass(&self, fs: &Fs, seconds: u64, is_so: impl Fn() -> bool) -> bool {
+    pub fn pass(&self, fs: &Fs, seconds: u64, is_so: impl Fn() -> bool) -> bool {
         for _ in 0..2 * seconds {
             // Who is to notice something looks at it more often than that.
             thread::sleep(Duration::from_millis(10));
@@ -66,7 +66,7 @@ pub(crate) fn begin<'s, T: Send + 's>(
     answer
 }
 
-fn clean(devices: &[Arc<dyn BlockDevice>]) {
+pub(crate) fn clean(devices: &[Arc<dyn BlockDevice>]) {
     let report = check(devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
@@ -489,17 +489,16 @@ fn a_device_that_hangs_is_left_on_request() {
     clean(&w.devices);
 }
 
-/// A device that is added hangs while it gets its slots: it is given up, and nobody else waits.
-#[test]
-fn a_device_that_is_added_and_hangs_is_given_up() {
-    // Its ends were cleared by three requests.
-    for but in 3..8 {
+/// A device that is added hangs at any request: it is given up.
+fn a_device_is_added_and_hangs() {
+    for (which, but) in (0..8).map(|but| (NOT_READ, but)).chain([(is_read as Which, 0)]) {
         let w = World::new(Profile::Mirror, 2);
         let fs = w.open(with_mmp());
         let (device, gate) = gated(96 << 20);
-        gate.close(|op| !is_read(op), but);
+        gate.close(which, but);
+        let now = broken_now();
         thread::scope(|scope| {
-            let adder = begin(scope, || fs.device_add(device, [9; 16]).map(drop));
+            let adder = begin(scope, || in_thread(now, || fs.device_add(device, [9; 16]).map(drop)));
             if is_answered(&adder) {
                 return;
             }
@@ -509,10 +508,148 @@ fn a_device_that_is_added_and_hangs_is_given_up() {
                 told.borrow().is_some()
             });
             gate.open();
-            assert!(ended, "{but}");
+            assert!(ended, "it is waited for, after {but}");
             assert!(told.take().unwrap().unwrap_err().to_string().contains("did not answer"), "{but}");
         });
         write(&fs, "after", &content(1, 1 << 20));
         fs.close().unwrap();
     }
+}
+
+#[test]
+fn a_device_that_is_added_and_hangs_is_given_up() {
+    a_device_is_added_and_hangs();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "it is waited for, after 0")]
+fn a_device_that_is_made_ready_and_waited_for_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NewcomerAwaited, a_device_is_added_and_hangs);
+}
+
+const NOT_READ: Which = |op| !is_read(op);
+
+/// What asks for a device to come.
+type Comes = fn(&Fs, Arc<dyn BlockDevice>) -> nenrin_core::Result<()>;
+const ADDED: Comes = |fs, device| fs.device_add(device, [9; 16]).map(drop);
+const REPLACES: Comes = |fs, device| fs.replace_device(0, NewDevice { device, uuid: [9; 16] });
+
+/// A volume is closed while a device is to come that hangs after so many requests; who closes is answered, within a minute at most.
+fn closes_beside(profile: Profile, count: usize, comes: Comes, which: Which, but: usize) {
+    let w = World::new(profile, count);
+    let fs = w.open(MountOptions::default());
+    let (device, gate) = gated(96 << 20);
+    gate.close(which, but);
+    let now = broken_now();
+    thread::scope(|scope| {
+        let comer = begin(scope, || in_thread(now, || comes(&fs, device)));
+        gate.wait_until(|s| s.held > but);
+        let ino = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap().ino;
+        fs.write(ino, 0, &content(1, 300 << 10), 0).unwrap();
+        let closer = begin(scope, || in_thread(now, || fs.close()));
+        // No time passes: what was accepted waits for nobody, and who closes only where the device is about to be taken in.
+        let is_taken_in = but == 3;
+        let is_closed = closer.recv_timeout(Duration::from_secs(if is_taken_in { 0 } else { 20 })).is_ok();
+        let is_there = (0..50).any(|_| {
+            thread::sleep(Duration::from_millis(20));
+            is_there_after_a_cut(&w, "file", &content(1, 300 << 10))
+        });
+        let ended = is_closed || is_taken_in && w.pass(&fs, 60, || is_answered(&closer));
+        gate.open();
+        drop(comer.recv_timeout(Duration::from_secs(20)).unwrap());
+        assert!(is_there, "what was accepted waits for a device that is to come, {profile:?}, after {but}");
+        assert!(ended, "who closes waits for a device that is to come, {profile:?}, after {but}");
+    });
+    drop(fs);
+    clean(&w.devices);
+}
+
+/// Whether the members have a file, if the power fails now.
+fn is_there_after_a_cut(w: &World, name: &str, what: &[u8]) -> bool {
+    let copy = |d: &Arc<dyn BlockDevice>| {
+        let all = d.read(0, d.geometry().bytes as usize).unwrap();
+        Arc::new(nenrin_device::MemDevice::from_bytes(all.to_vec())) as Arc<dyn BlockDevice>
+    };
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = Fs::open(w.devices.iter().map(copy).collect(), w.clock.clone(), options);
+    fs.and_then(|fs| read(&fs, name, 1 << 20)).is_ok_and(|found| found == what)
+}
+
+#[test]
+fn who_closes_waits_for_no_device_that_is_to_come() {
+    for (profile, count) in [(Profile::Single, 1), (Profile::Mirror, 2)] {
+        for but in 0..3 {
+            closes_beside(profile, count, ADDED, NOT_READ, but);
+            closes_beside(profile, count, REPLACES, NOT_READ, but);
+        }
+        // It is about to be taken in.
+        closes_beside(profile, count, ADDED, NOT_READ, 3);
+        // It does not even say whether somebody has it.
+        closes_beside(profile, count, ADDED, is_read, 0);
+        closes_beside(profile, count, REPLACES, is_read, 0);
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "who closes waits for a device that is to come")]
+fn who_closes_behind_a_device_that_is_made_ready_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::NewcomerHeld, || closes_beside(Profile::Mirror, 2, ADDED, NOT_READ, 0));
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was accepted waits for a device that is to come")]
+fn who_closes_and_commits_last_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::ClosesLate, || closes_beside(Profile::Mirror, 2, ADDED, NOT_READ, 3));
+}
+
+/// A device that is to take the place of another hangs before it begins to; or is slow, and goes on later.
+fn a_replacement_is_left_before_it_begins(hangs: bool) {
+    for (which, but) in [(NOT_READ, 0), (NOT_READ, 1), (NOT_READ, 2), (is_read as Which, 0)] {
+        let w = World::new(Profile::Mirror, 2);
+        let fs = w.open(MountOptions::default());
+        let (device, gate) = gated(96 << 20);
+        gate.close(which, but);
+        let now = broken_now();
+        thread::scope(|scope| {
+            let comer = begin(scope, || in_thread(now, || REPLACES(&fs, device)));
+            gate.wait_until(|s| s.held > but);
+            if hangs {
+                // So long somebody has to wait before that is known.
+                thread::sleep(Duration::from_millis(100));
+            }
+            let stopper = begin(scope, || in_thread(now, || fs.stop_replacing()));
+            let stopped = stopper.recv_timeout(Duration::from_secs(10));
+            if !hangs {
+                gate.open();
+            }
+            let answer = comer.recv_timeout(Duration::from_secs(10));
+            gate.open();
+            assert_eq!(stopped, Ok(true), "who gives up a replacement waits for it");
+            let why = answer.expect("it is waited for").unwrap_err().to_string();
+            assert!(why.contains("given up on request"), "{why}");
+        });
+        assert!(fs.join_status().is_none() && !fs.stop_replacing());
+        write(&fs, "after", &content(1, 1 << 20));
+        fs.close().unwrap();
+        clean(&w.devices);
+    }
+}
+
+#[test]
+fn a_replacement_is_given_up_before_it_begins() {
+    a_replacement_is_left_before_it_begins(true);
+    a_replacement_is_left_before_it_begins(false);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "who gives up a replacement waits for it")]
+fn a_replacement_that_cannot_be_given_up_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::NewcomerHeld, || a_replacement_is_left_before_it_begins(true));
 }

@@ -428,3 +428,159 @@ fn what_was_acknowledged_and_is_dropped_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     with(Break::UnreadIsMissing, what_cannot_be_read_is_not_dropped);
 }
+
+/// A volume that was closed, or not, with segments of 8 MiB, on so many devices with copies of each other; and where its log would go
+/// on: both places, which are the same on each of them.
+fn with_long_segments(is_closed: bool, devices: usize) -> (Vec<Vec<u8>>, [u64; 2]) {
+    let members: Vec<Arc<MemDevice>> = (0..devices).map(|_| Arc::new(MemDevice::new(160 << 20))).collect();
+    let as_dyn: Vec<Arc<dyn BlockDevice>> = members.iter().map(|m| m.clone() as Arc<dyn BlockDevice>).collect();
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    let profile = if devices > 1 { Profile::Mirror } else { Profile::Single };
+    mkfs_on(&as_dyn, &clock, &MkfsOptions { segment_blocks: 2048, profile, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(as_dyn, clock, MountOptions::default()).unwrap();
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    for i in 0..SYNCED {
+        fs.write(ino, i * BLOCK, &[i as u8 + 1; BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+    }
+    if is_closed {
+        fs.close().unwrap();
+    }
+    let bytes: Vec<Vec<u8>> = members.iter().map(|m| m.snapshot()).collect();
+    drop(fs);
+    let of = MemDevice::from_bytes(bytes[0].clone());
+    let sb = probe(&of).unwrap().newest().unwrap().clone();
+    let next = AREA_BLOCKS + sb.chain_next.unwrap().0 * u64::from(sb.segment_blocks);
+    let end = log_of(&of).last().copied().unwrap();
+    (bytes, [end, next])
+}
+
+/// Behind the end of the log one block in so many can be read, or none, of a thousand at each place, on no device.
+fn much_is_bad_behind_the_log(is_closed: bool, every: u64, devices: usize) {
+    let (bytes, places) = with_long_segments(is_closed, devices);
+    let mount = |is_bad: bool| {
+        let member = |bytes: &Vec<u8>| Arc::new(Observed::new(Faulty::new(MemDevice::from_bytes(bytes.clone()))));
+        let members: Vec<_> = bytes.iter().map(member).collect();
+        for (member, place) in members.iter().flat_map(|m| places.map(|p| (m, p))).filter(|_| is_bad) {
+            let bad = |from: u64, blocks: u64| {
+                let range = (place + from) * BLOCK..(place + from + blocks) * BLOCK;
+                member.inner().faults().inject(Fault::FailReads { range });
+            };
+            match every {
+                0 => bad(1, 1000),
+                _ => (0..1000 / every).for_each(|i| bad(1 + i * every, every - 1)),
+            }
+        }
+        let all = members.iter().map(|m| m.clone() as Arc<dyn BlockDevice>).collect();
+        let fs = Fs::open(all, Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+        assert_eq!((fs.recovery_report().damage.clone(), synced(&fs)), (None, SYNCED as usize));
+        let is_told = fs.recovery_report().notes.iter().any(|n| n.contains("hardly anything behind the log"));
+        (members.iter().map(|m| m.observer().counters().reads).sum::<u64>(), is_told)
+    };
+    let ((usual, told_in_vain), (asked, is_told)) = (mount(false), mount(true));
+    // A mirror is asked as a whole, and without either.
+    let most = [300, 1600][devices - 1].max(if every > 0 { 1000 } else { 0 });
+    assert!(
+        asked <= usual + most,
+        "each bad place is asked for: {asked} requests, {usual} are usual, {every} {devices}"
+    );
+    assert!(is_told && !told_in_vain);
+}
+
+#[test]
+fn many_bad_places_behind_the_log_do_not_hold_a_mount_up() {
+    for is_closed in [true, false] {
+        for every in [0, 2, 3, 5] {
+            much_is_bad_behind_the_log(is_closed, every, 1);
+        }
+        much_is_bad_behind_the_log(is_closed, 0, 2);
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "each bad place is asked for")]
+fn bad_places_that_are_all_asked_for_are_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::EachBadPlaceAsked, || much_is_bad_behind_the_log(true, 0, 1));
+}
+
+/// What proves that more of the log was durable lies behind many places that cannot be read.
+#[test]
+fn a_proof_behind_many_bad_places_is_found() {
+    let (bytes, [end, next]) = with_long_segments(false, 1);
+    let bytes = &bytes[0];
+    let log = log_of(&MemDevice::from_bytes(bytes.clone()));
+    let last = log[log.len() - 2];
+    let header = bytes[(last * BLOCK) as usize..][..((end - last) * BLOCK) as usize].to_vec();
+    for gap in [20, 333, 1500] {
+        let mut bytes = bytes.clone();
+        // The log is rotten from the middle on; and what proves it lies far behind, as a device misplaced it.
+        let rotten = log[log.len() / 2];
+        bytes[(rotten * BLOCK) as usize..(end * BLOCK) as usize].fill(0xa5);
+        let at = end + gap;
+        bytes[(at * BLOCK) as usize..][..header.len()].copy_from_slice(&header);
+        let device = bad(&bytes, end, gap);
+        device.faults().inject(Fault::FailReads { range: (next + 1) * BLOCK..(next + 1000) * BLOCK });
+        let damage = open(&device).unwrap().recovery_report().damage.clone();
+        assert!(damage.is_some_and(|d| d.contains("a later one proves")), "the proof is missed behind {gap}");
+    }
+}
+
+/// What proves it lies where some can be read, between places that cannot be.
+fn a_proof_is_on_an_island() {
+    let (bytes, [end, _]) = with_long_segments(false, 1);
+    let bytes = &bytes[0];
+    let log = log_of(&MemDevice::from_bytes(bytes.clone()));
+    let last = log[log.len() - 2];
+    let header = bytes[(last * BLOCK) as usize..][..((end - last) * BLOCK) as usize].to_vec();
+    for before in [20, 100, 107, 333] {
+        let mut bytes = bytes.clone();
+        let rotten = log[log.len() / 2];
+        bytes[(rotten * BLOCK) as usize..(end * BLOCK) as usize].fill(0xa5);
+        let island = end + before;
+        bytes[((island + 7) * BLOCK) as usize..][..header.len()].copy_from_slice(&header);
+        let device = bad(&bytes, end, before);
+        device.faults().inject(Fault::FailReads { range: (island + 15) * BLOCK..(island + 900) * BLOCK });
+        let damage = open(&device).unwrap().recovery_report().damage.clone();
+        assert!(damage.is_some_and(|d| d.contains("a later one proves")), "the proof is missed behind {before}");
+    }
+}
+
+#[test]
+fn a_proof_between_many_bad_places_is_found() {
+    a_proof_is_on_an_island();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the proof is missed")]
+fn a_proof_that_is_passed_over_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::IslandsPassed, a_proof_is_on_an_island);
+}
+
+/// The last of the log is rotten; what proves that it was durable may be where no device gives anything.
+fn what_is_rotten_was_perhaps_durable() {
+    let (bytes, [end, _]) = with_long_segments(false, 1);
+    let mut bytes = bytes[0].clone();
+    let log = log_of(&MemDevice::from_bytes(bytes.clone()));
+    let last = log[log.len() - 2] * BLOCK;
+    bytes[last as usize + BLOCK_BYTES - 1] ^= 1;
+    let is_damage = |bytes: &[u8], blocks| open(&bad(bytes, end, blocks)).unwrap().recovery_report().damage.is_some();
+    assert!(!is_damage(&bytes, 1), "nothing proves it");
+    assert!(is_damage(&bytes, 1000), "it is dropped in silence");
+}
+
+#[test]
+fn what_may_be_proven_where_nothing_is_given_is_damage() {
+    what_is_rotten_was_perhaps_durable();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "it is dropped in silence")]
+fn what_is_dropped_since_nothing_is_given_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::PassedIsNothing, what_is_rotten_was_perhaps_durable);
+}

@@ -5,6 +5,7 @@ use super::super::Fs;
 use super::Laying;
 use crate::breaks::{Break, broken};
 use crate::devices::bands_for;
+use crate::storage::cleared_areas;
 use crate::{Error, LayingStatus, Result, SEGMENTS_MIN, heartbeat};
 use nenrin_device::BlockDevice;
 use nenrin_format::superblock::{AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, UNIT_BLOCKS};
@@ -31,6 +32,13 @@ fn apart(blocks: u64, used: u64) -> u64 {
     }
 }
 
+/// Where a device is to come.
+struct Coming<'a> {
+    laying: MutexGuard<'a, Laying>,
+    index: u16,
+    entry: DeviceEntry,
+}
+
 impl Fs {
     /// Adds a device, on which nothing is needed; its number in the table. Its space becomes usable in
     /// [`Fs::laying_step`], or in the background.
@@ -38,9 +46,35 @@ impl Fs {
     /// # Errors
     /// [`Error::Devices`] when it cannot be used, [`Error::Open`] when another host is at work on it; device errors.
     pub fn device_add(&self, device: Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<u16> {
-        heartbeat::refuse_to_replace(std::slice::from_ref(&device), self.clock.as_ref())?;
-        let laying = self.to_change()?;
         let device = self.guarded(device);
+        // It may take its time, or not answer, from its first request on: neither who changes other devices waits for that nor who closes the volume.
+        let apart = self.storage.devices().apart(device.clone());
+        heartbeat::refuse_to_replace(apart.devices(), self.clock.as_ref())?;
+        drop(self.to_add(&device, uuid)?);
+        let held = broken(Break::NewcomerHeld).then(|| self.laying());
+        self.storage.clear_ends(apart)?;
+        drop(held);
+        let Coming { laying, index, entry } = self.to_add(&device, uuid)?;
+        let expected = self.storage.devices().expect(index);
+        // The others first: a device that they do not know must never be what a volume goes by.
+        self.change_table(|entries, number| {
+            entries.resize(entries.len().max(usize::from(index) + 1), entry);
+            entries[usize::from(index)] = DeviceEntry::active(uuid, entry.blocks, number);
+        })?;
+        if let Err(e) = self.storage.take_in(index, device) {
+            drop(expected);
+            self.unlist(index)?;
+            return Err(e);
+        }
+        drop(expected);
+        self.begin(laying);
+        self.lock().counters.devices_added += 1;
+        Ok(index)
+    }
+
+    /// The place that a device would get, if it can be added as things are.
+    fn to_add(&self, device: &Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<Coming<'_>> {
+        let laying = self.to_change()?;
         let (name, blocks) = (device.geometry().name, device.geometry().bytes / BLOCK_BYTES as u64);
         let mut entries = self.storage.entries();
         let index = entries.iter().position(|e| e.removed).unwrap_or(entries.len());
@@ -56,20 +90,7 @@ impl Fs {
             return refused(format!("{name} is too small: with it the volume would hold no more than without"));
         }
         self.check_bands(&after)?;
-        self.storage.clear_ends(&device)?;
-        self.storage.expect(index as u16);
-        // The others first: a device that they do not know must never be what a volume goes by.
-        self.change_table(|entries, number| {
-            entries.resize(entries.len().max(index + 1), entry);
-            entries[index] = DeviceEntry::active(uuid, blocks, number);
-        })?;
-        if let Err(e) = self.storage.take_in(index as u16, device) {
-            self.unlist(index as u16)?;
-            return Err(e);
-        }
-        self.begin(laying);
-        self.lock().counters.devices_added += 1;
-        Ok(index as u16)
+        Ok(Coming { laying, index: index as u16, entry })
     }
 
     /// Takes a device out: what lies on it is moved to the others in [`Fs::laying_step`], or in the background, and then it
@@ -290,7 +311,7 @@ impl Fs {
         self.lock().counters.devices_removed += 1;
         if let Some((device, blocks)) = device {
             // It is none of the volume: where that fails, a mount that finds it says so and leaves it out.
-            drop(self.storage.clear_areas(&device, blocks));
+            drop(device.carry_out(cleared_areas(blocks)));
         }
         Ok(())
     }

@@ -42,6 +42,8 @@ pub struct State {
     chosen: Vec<(usize, bool)>,
     /// One at which the thread that waits for it panics.
     deadly: Option<usize>,
+    /// Who does not want to wait for long is told that it cannot be told how long it takes.
+    cannot_tell: bool,
     /// Threads that wait for one of them.
     pub waiting: usize,
     /// Those that nobody waits for any more.
@@ -60,6 +62,10 @@ impl Gate {
     /// Holds back all of these, and tells of all else that it gets done.
     pub fn close_and_tell(&self, which: Which) {
         *self.state.lock().unwrap() = State { which: Some(which), done: Some(0), ..State::default() };
+    }
+    /// Who does not want to wait for long has to, as with a device that cannot tell whether it is done.
+    pub fn cannot_tell(&self) {
+        self.state.lock().unwrap().cannot_tell = true;
     }
     /// Lets the first `count` go, or as many as there are.
     pub fn let_go(&self, count: usize) {
@@ -149,6 +155,9 @@ impl Pending for Held {
     /// Much less long, so that tests do not take so long.
     fn wait_at_most(&self, _: Duration) -> bool {
         let state = self.gate.state.lock().unwrap();
+        if state.cannot_tell {
+            return true;
+        }
         let closed = |s: &mut State| !s.is_open(self.number);
         !self.gate.changed.wait_timeout_while(state, Duration::from_millis(5), closed).unwrap().1.timed_out()
     }
