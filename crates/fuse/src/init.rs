@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(out.max_pages, 16);
         let acl_flags = |out: &InitOut| u64::from(out.flags) & (init::DONT_MASK | init::POSIX_ACL);
         assert_eq!(acl_flags(&out), init::DONT_MASK, "a default list takes the place of the umask all the same");
-        let unmasked = InitIn { flags: u32::MAX & !(init::DONT_MASK as u32), ..offer };
+        let unmasked = InitIn { flags: !(init::DONT_MASK as u32), ..offer };
         assert_eq!(acl_flags(&serve(&unmasked, ALL).0), 0);
         assert_eq!(u64::from(out.flags2), init::DIRECT_IO_ALLOW_MMAP >> 32);
         let (out, agreed) = serve(&offer, ALL);
