@@ -141,7 +141,8 @@ impl Fs {
         if preparing.is_stopped() {
             return Err(Error::Open(format!("it was {ON_REQUEST}")));
         }
-        if self.to_replace(&joiner, index, &new)? != ready? {
+        let ready = ready?;
+        if self.to_replace(&joiner, index, &new)? != ready {
             return Err(Error::Open("devices were changed meanwhile; try again".into()));
         }
         self.begin_join(&mut joiner, index, Some(new));

@@ -24,7 +24,7 @@ pub const COMMAND: Command = Command {
         ("-o, --output FILE", "record: the trace to write (nenrin.trace)"),
         (
             "--for TIME",
-            "record: end after so long, like 30s or 2m (COMMAND itself, not what it started, has 10 s for it); without it, with COMMAND or Ctrl-C",
+            "record: end after so long, like 30s or 2m (COMMAND itself gets 10 s more); otherwise with COMMAND, or Ctrl-C",
         ),
         ("--data SIZE", "report: how much file data was written; the rest of what was written is metadata"),
         (
