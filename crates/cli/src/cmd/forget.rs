@@ -86,7 +86,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         if !json {
             there.iter().for_each(|n| output::line(printable(&format!("  still there: {}", n.path.display()))));
         }
-        let text = format!("{what} still there; remove what is there first, then forget it");
+        let mut text = format!("{what} still there; remove what is there first, then forget it");
+        if there.iter().any(|n| !n.path.starts_with(&inside)) {
+            text += "; to keep what lies elsewhere by now, forget the rest by its own paths instead";
+        }
         return Err(Fail::at(path.display(), text));
     }
     if !yes {

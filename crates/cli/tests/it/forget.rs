@@ -59,7 +59,8 @@ fn a_directory_with_all_its_past() {
     let path = dir.to_str().unwrap().to_owned();
     assert!(leaks(&place.path("image"), WORD).0 > 3);
     // Nothing that is there is removed, not even when it is asked for: whose it is, the user says by removing it.
-    nenrin(["forget", "--yes", &path]).fails(1, &["another", "2 more names of it are", "remove what is there first"]);
+    nenrin(["forget", "--yes", &path])
+        .fails(1, &["another", "2 more names of it are", "remove what is there first", "by its own paths"]);
     assert!(dir.join("small").exists() && mnt.join("another").exists() && mnt.join("moved").exists());
     fs::remove_dir_all(&dir).unwrap();
     fs::remove_file(mnt.join("another")).unwrap();
