@@ -252,7 +252,8 @@ fn nothing_is_done_in_another_name_space_than_is_asked_for() {
     }
     let place = Place::with_volume();
     let (image, mnt) = (place.image(), place.sub("mnt"));
-    let mut sleeper = Command::new("unshare").args(["-m", "sleep", "300"]).spawn().unwrap();
+    let script = format!("{LET_GO}\nexec sleep 300");
+    let mut sleeper = Command::new("unshare").args(["-m", "sh", "-ec", &script]).spawn().unwrap();
     let other = format!("/proc/{}/ns/mnt", sleeper.id());
     let space = |path: &str| fs::read_link(path).unwrap();
     wait_until("it is in a name space of its own", || space(&other) != space("/proc/self/ns/mnt"));
