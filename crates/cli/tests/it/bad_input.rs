@@ -224,7 +224,7 @@ fn no_fuse_device() {
     let place = Place::with_volume();
     place.sub("mnt");
     let script = "mount -t tmpfs none /dev; mknod /dev/null c 1 3; $NENRIN mount image mnt";
-    let out = shell(&format!("unshare -m sh -ec '{script}'"), place.dir());
+    let out = Out::of(in_own_mounts(place.dir(), script).output().unwrap());
     out.fails(1, &["/dev/fuse is missing", "fuse module"]);
 }
 

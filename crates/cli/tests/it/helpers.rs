@@ -218,12 +218,7 @@ fn mount_8_finds_the_helper() {
         mount -t fuse.nenrin -o ro $PWD/image mnt
         cat mnt/note
         umount -l mnt";
-    let mut command = Command::new("unshare");
-    command
-        .args(["-m", "sh", "-ec", &format!("{LET_GO}\n{script}")])
-        .current_dir(place.dir())
-        .env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
-    let output = command.output().unwrap();
+    let output = in_own_mounts(place.dir(), script).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "kept\n");
@@ -252,8 +247,7 @@ fn nothing_is_done_in_another_name_space_than_is_asked_for() {
     }
     let place = Place::with_volume();
     let (image, mnt) = (place.image(), place.sub("mnt"));
-    let script = format!("{LET_GO}\nexec sleep 300");
-    let mut sleeper = Command::new("unshare").args(["-m", "sh", "-ec", &script]).spawn().unwrap();
+    let mut sleeper = in_own_mounts(place.dir(), "exec sleep 300").spawn().unwrap();
     let other = format!("/proc/{}/ns/mnt", sleeper.id());
     let space = |path: &str| fs::read_link(path).unwrap();
     wait_until("it is in a name space of its own", || space(&other) != space("/proc/self/ns/mnt"));

@@ -51,8 +51,7 @@ fn a_process_that_is_stopped_is_named() {
         return;
     }
     let place = Place::with_volume();
-    fs::write(place.path("script"), SCRIPT).unwrap();
-    shell("exec unshare -m sh -e script", place.dir()).ok();
+    Out::of(in_own_mounts(place.dir(), SCRIPT).output().unwrap()).ok();
     let pid = fs::read_to_string(place.path("pid")).unwrap();
     let (said, way_out) = (format!("process {} is stopped", pid.trim()), format!("kill -CONT {}", pid.trim()));
     for n in 1..=13 {
@@ -90,8 +89,7 @@ fn a_process_that_stops_in_the_middle_has_not_unmounted() {
         return;
     }
     let place = Place::with_volume();
-    fs::write(place.path("script"), IN_THE_MIDDLE).unwrap();
-    shell("exec unshare -m sh -e script", place.dir()).ok();
+    Out::of(in_own_mounts(place.dir(), IN_THE_MIDDLE).output().unwrap()).ok();
     for (how, why) in [("STOP", "is stopped; kill -CONT"), ("KILL", "went away")] {
         let told = fs::read_to_string(place.path(&format!("told.{how}"))).unwrap();
         assert!(told.starts_with("8 ") && told.contains(why) && !told.contains("unmounted"), "{how}: {told}");

@@ -241,11 +241,8 @@ fn commands_under_record() {
     }
     // Where it cannot be replaced it is written itself.
     if has("unshare") {
-        let script = "mount --bind t t && exec \"$@\"";
-        let words = ["-m", "sh", "-ec", script, "sh", env!("CARGO_BIN_EXE_nenrin"), "trace", "record", "--device"];
-        let rest = [&device.0, "-o", "t", "--", "sh", "-c", "exit 5"];
-        let mut command = std::process::Command::new("unshare");
-        let status = command.args(words).args(rest).current_dir(place.dir()).status().unwrap();
+        let mut command = in_own_mounts(place.dir(), "mount --bind t t && exec \"$NENRIN\" trace record --device \"$0\" \"$@\"");
+        let status = command.args([&device.0, "-o", "t", "--", "sh", "-c", "exit 5"]).status().unwrap();
         assert_eq!(status.code(), Some(5));
         assert!(nenrin(["trace", "report", &trace]).ok().contains("(exit code 5)"));
     }
@@ -292,11 +289,9 @@ fn without_tracefs() {
     let hidden = |before: &str| {
         let script = format!(
             "umount /sys/kernel/tracing; ! [ -e /sys/kernel/tracing/instances ] || exit 99; ! [ -e /sys/kernel/debug/tracing ] || exit 99; \
-             exec {before} \"$0\" \"$@\""
+             exec {before} \"$NENRIN\" trace record --device \"$0\" -o t -- true"
         );
-        let args = ["trace", "record", "--device", &device.0, "-o", &place.text("t"), "--", "true"];
-        let start = ["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_nenrin")];
-        run("unshare", &start.into_iter().chain(args).collect::<Vec<_>>())
+        Out::of(in_own_mounts(place.dir(), &script).arg(&device.0).output().unwrap())
     };
     let mounts_it = hidden("");
     if mounts_it.code == 99 || mounts_it.stderr.contains("unshare:") {

@@ -4,14 +4,6 @@
 use crate::common::*;
 use std::fs;
 
-/// A command in a mount name space of its own, which shows the mounts of `place` and of no other test.
-fn in_own_space(place: &Place, script: &str) -> std::process::Command {
-    let mut command = std::process::Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-ec", &format!("{LET_GO}\n{script}")]);
-    command.current_dir(place.dir()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
-    command
-}
-
 #[test]
 fn it_returns_when_the_device_is_free() {
     if !can_mount() {
@@ -99,7 +91,7 @@ fn what_another_name_space_shows_goes_on_there() {
     }
     let place = Place::with_volume();
     place.mount("").ok();
-    let mut inside = in_own_space(&place, "exec sleep 100").spawn().unwrap();
+    let mut inside = in_own_mounts(place.dir(), "exec sleep 100").spawn().unwrap();
     wait_until("it has a name space of its own", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", inside.id())).unwrap();
         comm.trim_end() == "sleep"
@@ -130,7 +122,7 @@ fn it_is_unmounted_where_the_command_runs() {
         $NENRIN umount mnt
         ! grep -q \" $PWD/mnt \" /proc/self/mountinfo
         ! $NENRIN umount mnt";
-    let out = Out::of(in_own_space(&place, script).output().unwrap());
+    let out = Out::of(in_own_mounts(place.dir(), script).output().unwrap());
     assert_eq!(out.code, 0, "{out:?}");
     let said: Vec<&str> = out.stderr.lines().collect();
     assert!(said[0].contains("stays in use: also mounted at") && said[0].contains(&mnt), "{said:?}");
@@ -140,7 +132,7 @@ fn it_is_unmounted_where_the_command_runs() {
     assert!(nenrin(["info", "--json", &mnt]).json()["mounts"][0]["detached"].is_null());
     // Where it is mounted nowhere else any more, it returns when the device is free.
     run("mkfifo", &[&place.text("go")]).ok();
-    let mut inside = in_own_space(&place, "touch ready; read _ <go; exec $NENRIN umount mnt");
+    let mut inside = in_own_mounts(place.dir(), "touch ready; read _ <go; exec $NENRIN umount mnt");
     let inside = inside.stderr(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("it has a name space of its own", || place.path("ready").exists());
     let pid = place.pid();

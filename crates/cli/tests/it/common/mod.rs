@@ -94,12 +94,19 @@ pub fn shell(script: &str, dir: &Path) -> Out {
     Out::of(command.output().unwrap())
 }
 
-/// For sh in a new mount name space: lets go of the mounts of other tests, which it shows too. Their `nenrin umount` waits a few
-/// seconds for the last of them, and says after that that the volume stays in use.
-pub const LET_GO: &str = "
-    grep ' fuse.nenrin ' /proc/mounts | while read -r _ point _; do
-        case $point in \"$(pwd -P)\"/*) ;; *) umount -l \"$point\" 2>/dev/null || true ;; esac
-    done";
+/// `sh -e` with a script and its `$0`, `$1`.., in a mount name space of its own, which shows the mounts below `dir` and lets go of those
+/// of other tests first: their `nenrin umount` waits a few seconds for the last of them, and says after that that the volume stays in
+/// use. No test makes such a name space but by this.
+pub fn in_own_mounts(dir: &Path, script: &str) -> Command {
+    let lets_go = "
+        grep ' fuse.nenrin ' /proc/mounts | while read -r _ point _; do
+            case $point in \"$(pwd -P)\"/*) ;; *) umount -l \"$point\" 2>/dev/null || true ;; esac
+        done";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-ec", &format!("{lets_go}\n{script}")]);
+    command.current_dir(dir).stdin(Stdio::null()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
+    command
+}
 
 /// Runs a script as a user without rights, if that is possible here.
 pub fn as_nobody(place: &Place, script: &str) -> Option<Out> {
@@ -127,10 +134,9 @@ fn beside_nobody(place: &Place, runs: &str, script: &str) -> Option<Out> {
     let devices = "
         mount -t tmpfs none /dev
         for d in 'null c 1 3' 'zero c 1 5' 'urandom c 1 9' 'fuse c 10 229'; do mknod -m 666 /dev/$d; done";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-ec", &format!("{LET_GO}\n{devices}\n{runs}")]).env("SCRIPT", script);
-    command.env("NOBODY", "setpriv --reuid=65534 --regid=65534 --clear-groups");
-    command.current_dir(place.dir()).env("NENRIN", program).env_remove("XDG_RUNTIME_DIR");
+    let mut command = in_own_mounts(place.dir(), &format!("{devices}\n{runs}"));
+    command.env("SCRIPT", script).env("NOBODY", "setpriv --reuid=65534 --regid=65534 --clear-groups");
+    command.env("NENRIN", program).env_remove("XDG_RUNTIME_DIR");
     Some(Out::of(command.output().unwrap()))
 }
 
