@@ -241,7 +241,8 @@ fn commands_under_record() {
     }
     // Where it cannot be replaced it is written itself.
     if has("unshare") {
-        let mut command = in_own_mounts(place.dir(), "mount --bind t t && exec \"$NENRIN\" trace record --device \"$0\" \"$@\"");
+        let mut command =
+            in_own_mounts(place.dir(), "mount --bind t t && exec \"$NENRIN\" trace record --device \"$0\" \"$@\"");
         let status = command.args([&device.0, "-o", "t", "--", "sh", "-c", "exit 5"]).status().unwrap();
         assert_eq!(status.code(), Some(5));
         assert!(nenrin(["trace", "report", &trace]).ok().contains("(exit code 5)"));
