@@ -51,7 +51,7 @@ impl<T> Sharded<T> {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
     fn shard(&self, ino: u64) -> MutexGuard<'_, Map<T>> {
-        // No code that could panic runs under these locks.
+        // No code that could panic while it changes them runs under these locks.
         self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -209,10 +209,13 @@ impl OpenFiles {
             file.streams = Some(through.unwrap_or(file.last));
         }
     }
-    /// This handle less, of the same kind. Whether what was written is complete now: not while the one is open through which the file
-    /// was emptied.
-    pub fn close(&self, ino: u64, number: u64, maps: bool) -> bool {
+    /// This handle less, of the same kind. Where what was written is complete now, which it is not while the one is open through which
+    /// the file was emptied, `note` tells of it, and who empties the file next comes behind that.
+    pub fn close<R>(&self, ino: u64, number: u64, maps: bool, note: impl FnOnce() -> R) -> Option<R> {
         let mut shard = self.files.shard(ino);
+        self.is_complete_without(&mut shard, ino, number, maps).then(note)
+    }
+    fn is_complete_without(&self, shard: &mut Map<OpenFile>, ino: u64, number: u64, maps: bool) -> bool {
         let Entry::Occupied(mut entry) = shard.entry(ino) else { return true };
         let file = entry.get_mut();
         if file.streams == Some(number) {
@@ -367,6 +370,11 @@ impl OpenFiles {
 mod tests {
     use super::*;
 
+    /// Whether what was written is complete with this handle's end.
+    fn closes(files: &OpenFiles, number: u64) -> bool {
+        files.close(7, number, false, || ()).is_some()
+    }
+
     #[test]
     fn what_is_held_is_given_back_once() {
         let nodes = Nodes::new();
@@ -411,10 +419,10 @@ mod tests {
         assert!(files.is_unprivileged(7, 0));
         assert!(!files.is_unprivileged(7, 1));
         let second = files.open(7, 1001, true);
-        files.close(7, second, true);
+        files.close(7, second, true, || ());
         assert!(files.is_unprivileged(7, 0));
-        files.close(7, first, false);
-        files.close(7, first, false);
+        files.close(7, first, false, || ());
+        files.close(7, first, false, || ());
         files.set_unprivileged(7, 0);
         assert!(!files.is_unprivileged(7, 0));
         assert_eq!(files.writer(7), None);
@@ -494,7 +502,7 @@ mod tests {
         notice(&files, 7, at(1.7));
         assert!(files.is_looked_after(7, at(1.7)), "what it knows no notice takes away");
         files.leave_alone(7, now);
-        files.close(7, number, false);
+        files.close(7, number, false, || ());
         files.open(7, 1, false);
         assert!(files.is_looked_after(7, now) && !files.take_lost(7) && !files.is_told(7, now));
         assert_eq!(files.unlearnt.load(Ordering::Relaxed), 0);
@@ -506,17 +514,43 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|uid| files.open(7, uid, false));
         assert!(a != b && b != c);
         files.emptied(7, None);
-        assert!(!files.close(7, a, false), "the one opened last emptied it");
+        assert!(!closes(&files, a), "the one opened last emptied it");
         files.emptied(7, Some(b));
-        assert!(!files.close(7, c, false));
+        assert!(!closes(&files, c));
         let d = files.open(7, 4, false);
-        assert!(files.close(7, b, false));
+        assert!(closes(&files, b));
         let e = files.open(7, 5, false);
-        assert!(files.close(7, e, false), "nothing was emptied since");
+        assert!(closes(&files, e), "nothing was emptied since");
         files.emptied(7, Some(a));
-        assert!(files.close(7, d, false), "nobody is left who writes");
+        assert!(closes(&files, d), "nobody is left who writes");
         files.emptied(7, None);
-        assert!(files.close(7, d, false));
+        assert!(closes(&files, d));
+    }
+
+    /// What is held back of a file is let go of by the close of a handle, and not by one of before it was emptied.
+    #[test]
+    fn who_empties_a_file_comes_behind_a_close_that_is_noted() {
+        let files = OpenFiles::new();
+        let before = files.open(7, 0, false);
+        let next = files.open(7, 0, false);
+        let order = Mutex::new(Vec::new());
+        let note = |what| order.lock().unwrap().push(what);
+        std::thread::scope(|scope| {
+            files.close(7, before, false, || {
+                let (begins, begun) = std::sync::mpsc::channel();
+                let (files, note) = (&files, &note);
+                scope.spawn(move || {
+                    begins.send(()).unwrap();
+                    files.emptied(7, Some(next));
+                    note("emptied");
+                });
+                begun.recv().unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+                note("closed");
+            });
+        });
+        assert_eq!(*order.lock().unwrap(), ["closed", "emptied"]);
+        assert!(!closes(&files, files.open(7, 0, false)) && closes(&files, next));
     }
 
     /// A mapping that changes a file needs a handle that reads and writes.
@@ -532,10 +566,10 @@ mod tests {
         let maps = files.open(8, 0, true);
         let writes = files.open(8, 0, false);
         assert_eq!((waiting(false), waiting(true)), (1, 2));
-        files.close(8, maps, true);
+        files.close(8, maps, true, || ());
         assert_eq!((waiting(false), waiting(true)), (0, 2));
-        files.close(8, writes, false);
-        files.close(7, number, false);
+        files.close(8, writes, false, || ());
+        files.close(7, number, false, || ());
         assert_eq!((waiting(false), waiting(true)), (0, 0));
     }
 }

@@ -169,13 +169,13 @@ impl Server {
             return Ok(false);
         }
         let waited = self.may_wait(ino);
-        let is_complete = self.open_files.close(ino, handle_number(fh), fh & HANDLE_MAPS != 0);
         // At once: whoever empties the file next holds it back anew.
-        let noted = if is_complete { self.volume.note_closed(Ino(ino)) } else { Ok(()) };
+        let note = || self.volume.note_closed(Ino(ino));
+        let noted = self.open_files.close(ino, handle_number(fh), fh & HANDLE_MAPS != 0, note);
         if waited && !self.may_wait(ino) {
             self.tell_blocks(ino);
         }
-        Ok(noted.map(|()| is_complete)?)
+        Ok(noted.transpose()?.is_some())
     }
 
     pub(super) fn write_closed(&self, ino: u64) -> Result<()> {
