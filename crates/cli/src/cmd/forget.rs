@@ -73,50 +73,12 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         return Err(Fail::at(path.display(), text));
     }
     let plan: ForgetPlanData = owner.call(&Request::ForgetPlan { path: inside.clone() })?;
-    let me = sys::euid();
-    if me != 0 && plan.owners.iter().any(|uid| *uid != me) {
-        return Err(Fail::at(path.display(), "belongs to somebody else, now or in the past; only root may forget it"));
-    }
-    let there: Vec<_> = plan.names.iter().filter(|n| n.is_now).collect();
-    if let Some(first) = there.first() {
-        let what = match there.len() {
-            1 => format!("{} is", first.path.display()),
-            n => format!("{} and {} more names of it are", first.path.display(), n - 1),
-        };
-        if !json {
-            there.iter().for_each(|n| output::line(printable(&format!("  still there: {}", n.path.display()))));
-        }
-        let mut text = format!("{what} still there; remove what is there first, then forget it");
-        if there.iter().any(|n| !n.path.starts_with(&inside)) {
-            text += "; to keep what lies elsewhere by now, forget the rest by its own paths instead";
-        }
-        return Err(Fail::at(path.display(), text));
-    }
+    may_be_forgotten(path, &inside, &plan, json)?;
     if !yes {
         if json || !io::stdin().is_terminal() {
-            let (what, to) = match &plan.unknown {
-                Some(why) => (format!("{why}; {MAY_BE_LEFT}"), "wipe all that is free"),
-                None => (summary(&plan), "forget it"),
-            };
-            let more = plan.elsewhere.len().saturating_sub(LISTED_MAX);
-            let named = plan.elsewhere.iter().take(LISTED_MAX).map(|then| stays(then));
-            let what =
-                named.chain((more > 0).then(|| format!("and {more} more"))).fold(what, |what, s| what + "; " + &s);
-            let text = format!("{what}; nobody is there to be asked: give --yes to {to}");
-            return Err(Fail::at(path.display(), text).with_code(crate::error::USAGE));
+            return Err(Fail::at(path.display(), unasked(&plan)).with_code(crate::error::USAGE));
         }
-        let question = match &plan.unknown {
-            Some(why) => {
-                output::line(format!("{}: {why}; {MAY_BE_LEFT}", path.display()));
-                some(plan.elsewhere.iter().map(|then| format!("  {}", stays(then))).collect());
-                "No name is taken away by that. Wipe all that is free?"
-            }
-            None => {
-                list(path, &inside, &plan);
-                "Nothing brings it back. Forget it?"
-            }
-        };
-        if !asked(question) {
+        if !asked(question(path, &inside, &plan)) {
             output::line(format!("{}: nothing was changed", path.display()));
             return Ok(1);
         }
@@ -124,36 +86,87 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let forgotten: u64 = owner.call(&Request::Forget { path: inside, plan: plan.plan.clone() })?;
     let data = wipe(&mut owner)?;
     if json {
-        let name = |n: &ForgetNameData| {
-            let mut told = json!({ "is_now": n.is_now });
-            tell_path(&mut told, "path", &n.path);
-            told
-        };
-        let mut all = json!({
-            "known": plan.unknown.is_none(),
-            "forgotten": forgotten,
-            "wiped": data.done,
-            "waits": data.waits,
-            "names": plan.names.iter().map(name).collect::<Vec<_>>(),
-            "snapshots": plan.snapshots,
-            "shared_with": plan.shared_with,
-            "elsewhere": plan.elsewhere,
-            "not_reached": NOT_REACHED,
-        });
-        tell_path(&mut all, "path", path);
-        for (name, bytes) in
-            [("shared_with_bytes", &plan.shared_with_bytes), ("elsewhere_bytes", &plan.elsewhere_bytes)]
-        {
-            if !bytes.is_empty() {
-                all[name] = json!(bytes);
-            }
-        }
-        output::json(&all)?;
+        output::json(&as_json(path, forgotten, &plan, &data))?;
     } else {
         told(path, forgotten, &plan, &data);
     }
     // Who mistyped a path must not take it for forgotten.
     Ok(u8::from(!data.done || plan.unknown.is_some()))
+}
+
+/// Only what is gone, and only who owns all that goes.
+fn may_be_forgotten(path: &Path, inside: &Path, plan: &ForgetPlanData, json: bool) -> Result<(), Fail> {
+    let me = sys::euid();
+    if me != 0 && plan.owners.iter().any(|uid| *uid != me) {
+        return Err(Fail::at(path.display(), "belongs to somebody else, now or in the past; only root may forget it"));
+    }
+    let there: Vec<_> = plan.names.iter().filter(|n| n.is_now).collect();
+    let Some(first) = there.first() else { return Ok(()) };
+    let what = match there.len() {
+        1 => format!("{} is", first.path.display()),
+        n => format!("{} and {} more names of it are", first.path.display(), n - 1),
+    };
+    if !json {
+        there.iter().for_each(|n| output::line(printable(&format!("  still there: {}", n.path.display()))));
+    }
+    let mut text = format!("{what} still there; remove what is there first, then forget it");
+    if there.iter().any(|n| !n.path.starts_with(inside)) {
+        text += "; to keep what lies elsewhere by now, forget the rest by its own paths instead";
+    }
+    Err(Fail::at(path.display(), text))
+}
+
+/// What would be asked, where nobody can be.
+fn unasked(plan: &ForgetPlanData) -> String {
+    let (what, to) = match &plan.unknown {
+        Some(why) => (format!("{why}; {MAY_BE_LEFT}"), "wipe all that is free"),
+        None => (summary(plan), "forget it"),
+    };
+    let more = plan.elsewhere.len().saturating_sub(LISTED_MAX);
+    let named = plan.elsewhere.iter().take(LISTED_MAX).map(|then| stays(then));
+    let what = named.chain((more > 0).then(|| format!("and {more} more"))).fold(what, |what, s| what + "; " + &s);
+    format!("{what}; nobody is there to be asked: give --yes to {to}")
+}
+
+/// What is asked, behind a list of what goes.
+fn question(path: &Path, inside: &Path, plan: &ForgetPlanData) -> &'static str {
+    match &plan.unknown {
+        Some(why) => {
+            output::line(format!("{}: {why}; {MAY_BE_LEFT}", path.display()));
+            some(plan.elsewhere.iter().map(|then| format!("  {}", stays(then))).collect());
+            "No name is taken away by that. Wipe all that is free?"
+        }
+        None => {
+            list(path, inside, plan);
+            "Nothing brings it back. Forget it?"
+        }
+    }
+}
+
+fn as_json(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) -> serde_json::Value {
+    let name = |n: &ForgetNameData| {
+        let mut told = json!({ "is_now": n.is_now });
+        tell_path(&mut told, "path", &n.path);
+        told
+    };
+    let mut all = json!({
+        "known": plan.unknown.is_none(),
+        "forgotten": forgotten,
+        "wiped": data.done,
+        "waits": data.waits,
+        "names": plan.names.iter().map(name).collect::<Vec<_>>(),
+        "snapshots": plan.snapshots,
+        "shared_with": plan.shared_with,
+        "elsewhere": plan.elsewhere,
+        "not_reached": NOT_REACHED,
+    });
+    tell_path(&mut all, "path", path);
+    for (name, bytes) in [("shared_with_bytes", &plan.shared_with_bytes), ("elsewhere_bytes", &plan.elsewhere_bytes)] {
+        if !bytes.is_empty() {
+            all[name] = json!(bytes);
+        }
+    }
+    all
 }
 
 fn told(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) {

@@ -105,15 +105,14 @@ fn what_is_mounted_for_others_is_not_looked_for_here() {
     nenrin(["mkfs", "--size", SIZE, &other]).ok();
     place.mount("").ok();
     let pid = place.pid();
-    let script = format!(
-        "umount -i mnt
+    let script = "
+        umount -i mnt
         $NENRIN mount other mnt
         code=0; $NENRIN umount image || code=$?
         grep -q \" $PWD/mnt \" /proc/self/mountinfo
         $NENRIN umount other
-        exit $code"
-    );
-    let out = Out::of(in_own_mounts(place.dir(), &script).output().unwrap());
+        exit $code";
+    let out = Out::of(in_own_mounts(place.dir(), script).output().unwrap());
     out.fails(1, &["is mounted in another mount name space, not here"]);
     assert_eq!(place.pid(), pid);
     place.umount().ok();

@@ -2,6 +2,7 @@
 
 use super::beside::Pace;
 use super::bursts::Who;
+use super::guard::Guard;
 use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -36,96 +37,37 @@ impl Fs {
                 self.settle_to_grant(ino)?;
             }
         }
-        let mut inner = match set.size {
-            Some(size) => {
-                // Before anything is cut.
-                let inner = self.lock_to_accept()?;
-                inner.state.inode_ahead(ino)?;
-                if set.kill_privileges && inner.state.inode(ino)?.is_some_and(|i| i.flags & INODE_CAPS != 0) {
-                    inner.state.xattr_ahead(ino, CAPABILITY, None)?;
-                }
-                drop(inner);
-                self.truncate(ino, size, set)?
-            }
-            None => {
-                let inner = self.room_to_remove()?;
-                inner.state.inode_ahead(ino)?;
-                inner
-            }
-        };
+        let mut inner = self.resized(ino, set)?;
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
         let loses_caps = set.kill_privileges && inode.flags & INODE_CAPS != 0;
         if loses_caps {
             inner.state.xattr_ahead(ino, CAPABILITY, None)?;
         }
-        let wall = self.clock.wall();
-        let resolve = |t: SetTime| match t {
-            SetTime::Now => wall,
-            SetTime::At(t) => t,
-        };
-        let mut mask = 0;
-        let mut mode = set.mode.unwrap_or(inode.mode) & 0o7777;
-        if set.kill_privileges && set.mode.is_none() {
-            mode &= !0o4000;
-            if mode & 0o010 != 0 {
-                mode &= !0o2000;
-            }
-        }
-        if mode != inode.mode & 0o7777 || set.mode.is_some() {
-            mask |= attr_mask::MODE;
-        }
-        let mut bit = |on: bool, b: u32| mask |= if on { b } else { 0 };
-        bit(set.uid.is_some(), attr_mask::UID);
-        bit(set.gid.is_some(), attr_mask::GID);
-        bit(set.atime.is_some(), attr_mask::ATIME);
-        bit(set.mtime.is_some(), attr_mask::MTIME);
-        let now = self.clock.monotonic_nanos();
-        if Inner::grants(&inode, set, mode) {
-            inner.carry_over_older(ino)?;
-        }
-        if mask != 0 || set.ctime.is_some() {
-            // Content that is not committed yet carries its times: what is older must not be seen with them.
-            let waits = inner.files.get(&ino).is_some_and(|f| f.content.is_some()) && !broken(Break::TimesAhead);
-            let carried = if waits { attr_mask::MTIME } else { 0 };
-            let is_logged = !waits || mask & !carried != 0;
-            mask = mask & !carried | attr_mask::CTIME;
-            let times = [
-                set.atime.map_or(Time(0), resolve),
-                set.mtime.map_or(Time(0), resolve),
-                set.ctime.filter(|_| !broken(Break::KernelTimesDropped)).map_or(wall, resolve),
-            ];
-            let record = Record::SetAttr {
-                ino,
-                mask,
-                mode,
-                uid: set.uid.unwrap_or(0),
-                gid: set.gid.unwrap_or(0),
-                atime: times[0],
-                mtime: times[1],
-                ctime: times[2],
-            };
-            if is_logged {
-                inner.log(&record, now)?;
-            } else {
-                inner.changed_since_cut = true;
-            }
-            if set.atime.is_some() {
-                inner.accesses.forget(ino);
-            }
-            // Uncommitted content carries times too; the last one set wins.
-            if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
-                c.ctime = times[2];
-                if set.mtime.is_some() {
-                    c.mtime = times[1];
-                }
-            }
-        }
+        let (wall, now) = (self.clock.wall(), self.clock.monotonic_nanos());
+        inner.set_attributes(ino, &inode, set, wall, now)?;
         if loses_caps {
             let record = Record::RemoveXattr { ino, ctime: wall, name: CAPABILITY };
             inner.log(&record, now)?;
             inner.set_content_ctime(ino, wall);
         }
         inner.attr(At::Live, ino)
+    }
+
+    /// Cuts or extends the content where a size is given. What is changed behind that can be read, and has room.
+    fn resized(&self, ino: Ino, set: &SetAttr) -> Result<Guard<'_>> {
+        let Some(size) = set.size else {
+            let inner = self.room_to_remove()?;
+            inner.state.inode_ahead(ino)?;
+            return Ok(inner);
+        };
+        // Before anything is cut.
+        let inner = self.lock_to_accept()?;
+        inner.state.inode_ahead(ino)?;
+        if set.kill_privileges && inner.state.inode(ino)?.is_some_and(|i| i.flags & INODE_CAPS != 0) {
+            inner.state.xattr_ahead(ino, CAPABILITY, None)?;
+        }
+        drop(inner);
+        self.truncate(ino, size, set)
     }
 
     /// Value of an extended attribute.
@@ -342,6 +284,16 @@ impl Fs {
     }
 }
 
+/// The permission bits that it has then.
+fn mode_after(inode: &Inode, set: &SetAttr) -> u32 {
+    let mode = set.mode.unwrap_or(inode.mode) & 0o7777;
+    match (set.kill_privileges && set.mode.is_none(), mode & 0o010 != 0) {
+        (true, true) => mode & !0o6000,
+        (true, false) => mode & !0o4000,
+        (false, _) => mode,
+    }
+}
+
 /// Whether an attribute may have this name and this value.
 pub(super) fn check_value(name: &[u8], value: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -372,6 +324,53 @@ pub(super) fn blocks_of(value: &[u8]) -> u64 {
 }
 
 impl Inner {
+    /// All but the size, of an inode that is in memory.
+    fn set_attributes(&mut self, ino: Ino, inode: &Inode, set: &SetAttr, wall: Time, now: u64) -> Result<()> {
+        let mode = mode_after(inode, set);
+        if Self::grants(inode, set, mode) {
+            self.carry_over_older(ino)?;
+        }
+        let changed = [
+            (mode != inode.mode & 0o7777 || set.mode.is_some(), attr_mask::MODE),
+            (set.uid.is_some(), attr_mask::UID),
+            (set.gid.is_some(), attr_mask::GID),
+            (set.atime.is_some(), attr_mask::ATIME),
+            (set.mtime.is_some(), attr_mask::MTIME),
+        ];
+        let mask = changed.into_iter().filter(|(is, _)| *is).fold(0, |mask, (_, bit)| mask | bit);
+        if mask == 0 && set.ctime.is_none() {
+            return Ok(());
+        }
+        // Content that is not committed yet carries its times: what is older must not be seen with them.
+        let waits = self.files.get(&ino).is_some_and(|f| f.content.is_some()) && !broken(Break::TimesAhead);
+        let carried = if waits { attr_mask::MTIME } else { 0 };
+        let time = |t: Option<SetTime>| match t {
+            Some(SetTime::Now) => wall,
+            Some(SetTime::At(t)) => t,
+            None => Time(0),
+        };
+        let (atime, mtime) = (time(set.atime), time(set.mtime));
+        let ctime = if broken(Break::KernelTimesDropped) { wall } else { set.ctime.map_or(wall, |t| time(Some(t))) };
+        if !waits || mask & !carried != 0 {
+            let mask = mask & !carried | attr_mask::CTIME;
+            let (uid, gid) = (set.uid.unwrap_or(0), set.gid.unwrap_or(0));
+            self.log(&Record::SetAttr { ino, mask, mode, uid, gid, atime, mtime, ctime }, now)?;
+        } else {
+            self.changed_since_cut = true;
+        }
+        if set.atime.is_some() {
+            self.accesses.forget(ino);
+        }
+        // Uncommitted content carries times too; the last one set wins.
+        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            c.ctime = ctime;
+            if set.mtime.is_some() {
+                c.mtime = mtime;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether somebody may do more with a file afterwards, or may be somebody else.
     fn grants(inode: &Inode, set: &SetAttr, mode: u32) -> bool {
         let is_other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);

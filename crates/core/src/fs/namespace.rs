@@ -423,39 +423,11 @@ impl Fs {
         inner.directory(to)?;
         let (_, ino, _) = inner.state.dirent(from, old)?.ok_or(Error::NotFound)?;
         let target = inner.state.dirent(to, new)?.map(|(_, ino, _)| ino);
-        let moved = inner.state.need_inode(ino)?;
-        let is_dir = |i: &Inode| FileKind::from_mode(i.mode) == FileKind::Directory;
-        if is_dir(&moved) && inner.is_below(to, ino)? {
-            return Err(Error::BadArgument("a directory cannot be moved into itself"));
-        }
-        let mut replaced = None;
-        match (target, mode) {
-            (None, RenameMode::Exchange) => return Err(Error::NotFound),
-            (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
-            (Some(other), RenameMode::Exchange) => {
-                let inode = inner.state.need_inode(other)?;
-                if is_dir(&inode) && inner.is_below(from, other)? {
-                    return Err(Error::BadArgument("a directory cannot be moved into itself"));
-                }
-                if other == ino {
-                    return Ok(());
-                }
-            }
-            (Some(other), RenameMode::Replace) => {
-                if other == ino {
-                    return Ok(());
-                }
-                let inode = inner.state.need_inode(other)?;
-                match (is_dir(&moved), is_dir(&inode)) {
-                    (true, false) => return Err(Error::NotDirectory),
-                    (false, true) => return Err(Error::IsDirectory),
-                    (true, true) if inode.entries > 0 => return Err(Error::NotEmpty),
-                    _ => {}
-                }
-                replaced = Some((other, is_dir(&inode) || inode.nlink == 1));
-            }
-            (None, _) => {}
-        }
+        let replaced = match inner.renaming(from, to, ino, target, mode)? {
+            Renaming::Nothing => return Ok(()),
+            Renaming::Moves => None,
+            Renaming::Replaces { other, is_last } => Some((other, is_last)),
+        };
         inner.state.name_ahead(from, ino, old)?;
         inner.state.new_name_ahead(to, ino, new)?;
         if let Some(other) = target {
@@ -492,6 +464,48 @@ impl Fs {
             }
         }
         Ok(())
+    }
+}
+
+/// What a rename comes to.
+enum Renaming {
+    /// Both names are of the same inode.
+    Nothing,
+    Moves,
+    /// What had the name loses it, and with it maybe the last one.
+    Replaces {
+        other: Ino,
+        is_last: bool,
+    },
+}
+
+impl Inner {
+    /// Whether `ino`, which has a name in `from`, may get one in `to` that `target` has.
+    fn renaming(&self, from: Ino, to: Ino, ino: Ino, target: Option<Ino>, mode: RenameMode) -> Result<Renaming> {
+        let moved = self.state.need_inode(ino)?;
+        let is_dir = |i: &Inode| FileKind::from_mode(i.mode) == FileKind::Directory;
+        let into_itself = Error::BadArgument("a directory cannot be moved into itself");
+        if is_dir(&moved) && self.is_below(to, ino)? {
+            return Err(into_itself);
+        }
+        let Some(other) = target else {
+            return if mode == RenameMode::Exchange { Err(Error::NotFound) } else { Ok(Renaming::Moves) };
+        };
+        if mode == RenameMode::NoReplace {
+            return Err(Error::Exists);
+        }
+        let inode = self.state.need_inode(other)?;
+        if mode == RenameMode::Exchange && is_dir(&inode) && self.is_below(from, other)? {
+            return Err(into_itself);
+        }
+        match (is_dir(&moved), is_dir(&inode)) {
+            _ if other == ino => Ok(Renaming::Nothing),
+            _ if mode == RenameMode::Exchange => Ok(Renaming::Moves),
+            (true, false) => Err(Error::NotDirectory),
+            (false, true) => Err(Error::IsDirectory),
+            (true, true) if inode.entries > 0 => Err(Error::NotEmpty),
+            _ => Ok(Renaming::Replaces { other, is_last: is_dir(&inode) || inode.nlink == 1 }),
+        }
     }
 }
 
