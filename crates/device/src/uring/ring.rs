@@ -36,6 +36,10 @@ const QUEUE_ENTRIES: u32 = 128;
 const IN_FLIGHT_MAX: usize = 2 * QUEUE_ENTRIES as usize;
 /// How long room for a request is waited for.
 const ROOM_TIME: Duration = Duration::from_millis(100);
+/// Threads of the kernel that requests of one of ours may take, where hosts may not answer them: as many as several silent ones can keep.
+/// By itself the kernel has four for each processor, for all the devices together that the thread uses: who has more requests with a silent
+/// host gets nothing done at another device either, and that flushes are slow there tells of the wrong one.
+const WORKERS_MAX: u32 = 16 * IN_FLIGHT_MAX as u32;
 /// Pause before a system call that failed for want of memory is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
@@ -91,6 +95,11 @@ type Guard<'a> = MutexGuard<'a, State>;
 
 impl Ring {
     pub(super) fn new(host: Arc<HostFile>) -> io::Result<Self> {
+        let may_be_silent = host.is_answered_for();
+        Self::of(host, may_be_silent)
+    }
+
+    fn of(host: Arc<HostFile>, may_be_silent: bool) -> io::Result<Self> {
         let uring = IoUring::new(QUEUE_ENTRIES)?;
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe)?;
@@ -99,7 +108,11 @@ impl Ring {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let state = Mutex::new(State::default());
-        let flags = if host.is_answered_for() { Flags::ASYNC } else { Flags::empty() };
+        let flags = if may_be_silent { Flags::ASYNC } else { Flags::empty() };
+        if may_be_silent {
+            // Of whoever submits here. Before Linux 5.15 there are as many as the kernel has.
+            let _ = uring.submitter().register_iowq_max_workers(&mut [WORKERS_MAX, 0]);
+        }
         Ok(Self { uring, state, host, flags })
     }
 
@@ -438,6 +451,23 @@ pub(super) mod tests {
         ring.push(&[opcode::Read::new(fd, pointer, 1).build().user_data(slot as u64)]);
         ring.submit_all(&state);
         Ticket::new(Waiting { ring: Arc::clone(ring), slot: Some(slot) })
+    }
+
+    /// One that does not answer keeps as many threads of the kernel as it has requests, and there are others.
+    #[test]
+    fn a_silent_host_leaves_threads_for_others() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; 4096]).unwrap();
+        let host = Arc::new(HostFile::open(file.path(), OpenMode::OWNER).unwrap());
+        let Ok(ring) = Ring::of(host, true) else { return };
+        let ring = Arc::new(ring);
+        let read = || ring.start(Kept::Read { offset: 0, buffer: AlignedBuf::zeroed(4096) }).ok().unwrap();
+        assert_eq!(read().wait().unwrap()[0], 7);
+        // Those of this thread, of all rings.
+        let mut now = [0, 0];
+        if IoUring::new(1).unwrap().submitter().register_iowq_max_workers(&mut now).is_ok() {
+            assert_eq!(now[0], WORKERS_MAX);
+        }
     }
 
     /// Many threads wait, each for its own requests, in another order than they were submitted: all get theirs.
