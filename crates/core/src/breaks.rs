@@ -186,6 +186,10 @@ pub enum Break {
     ZeroedGivenAway,
     /// Who looks for a hole holds the lock up to where it is.
     SeeksLocked,
+    /// A search of a file of the past finds nothing where less of its history is kept.
+    UnkeptIsHole,
+    /// Small content that cannot be understood is none.
+    GarbledIsZeros,
     /// A truncation, or a hole, cuts off all extents in its way at once, however many they are.
     CutAtOnce,
     /// Files grow as long as there are free segments, whatever df says.

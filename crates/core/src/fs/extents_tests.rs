@@ -67,3 +67,10 @@ fn small_content_that_means_nothing_is_no_zeros() {
     fs.write(ino, 3, b"x", 0).unwrap();
     assert_eq!(fs.read(At::Live, ino, 0, 6).unwrap(), b"litxle");
 }
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "zeros are read")]
+fn small_content_that_reads_as_zeros_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::GarbledIsZeros, small_content_that_means_nothing_is_no_zeros);
+}

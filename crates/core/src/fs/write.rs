@@ -5,11 +5,11 @@ use super::bursts::Who;
 use super::cutting::Cut;
 use super::guard::Guard;
 use super::holding::RANGES_MAX;
+use super::read::small_content;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, SparePages, zero_page};
-use crate::state::bad_item;
 use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result, SetAttr};
 use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
@@ -108,7 +108,7 @@ impl Inner {
             let key = Key::new(ino, Kind::Inline, 0, 0);
             if let Some(v) = self.state.get(&key)? {
                 let mut page = zero_page();
-                let bytes = nenrin_format::items::decode_bytes(&v).map_err(|why| bad_item(&key, why))?;
+                let bytes = small_content(&key, &v)?;
                 let n = bytes.len().min(BLOCK_BYTES);
                 page[..n].copy_from_slice(&bytes[..n]);
                 content.pages.insert(0, page);

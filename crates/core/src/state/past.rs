@@ -123,7 +123,9 @@ impl View<'_> {
         to: &Key,
         each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
     ) -> Result<Option<Key>> {
-        self.is_known(from)?;
+        if !broken(Break::UnkeptIsHole) {
+            self.is_known(from)?;
+        }
         self.some_that_is_left(from, to, each)
     }
 

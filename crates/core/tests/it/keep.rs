@@ -400,6 +400,14 @@ fn what_is_not_kept_of_a_large_file_is_no_hole() {
     assert!(same.is_err(), "{same:?}");
 }
 
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "zeros are copied")]
+fn zeros_for_what_is_not_kept_are_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::UnkeptIsHole, what_is_not_kept_of_a_large_file_is_no_hole);
+}
+
 /// What a file that keeps all is in a directory that keeps nothing can be found, and forgotten.
 #[test]
 fn a_name_is_kept_as_long_as_what_it_names() {
