@@ -28,23 +28,21 @@ mod spot;
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use crate::output::shell_quoted;
-use attributes::{NotTaken, Xattr, has_access_list, is_privileged, mode_then, set_xattrs, xattrs_of};
+use attributes::{Xattr, has_access_list, is_privileged, mode_then, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
 pub use names::names_in;
 use names::{Names, takes_no_link};
 pub use place::exists;
 use place::{Left, Place, Stop, is_replaceable};
 use reading::Reading;
-use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps};
+use rustix::fs::{self as sys, CWD, FileType, Mode, SeekFrom};
 use rustix::io::Errno;
 pub use spot::Spot;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{
-    DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink,
-};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// What was copied.
@@ -709,44 +707,6 @@ impl<'a> Work<'a> {
             (self.progress)(&self.copied);
         }
         Ok(())
-    }
-
-    /// Everything but content; what of extended attributes does not fit. Times last, since all else changes them; before
-    /// them the mode, since a change of the owner takes set-id bits away.
-    fn attributes(
-        &mut self,
-        to: &Path,
-        meta: &Metadata,
-        told: Option<u32>,
-        xattrs: &[Xattr],
-    ) -> Result<Vec<String>, Fail> {
-        // Of writing a state shows what was granted then, so where no more is told the others get none of that.
-        let is_link = meta.file_type().is_symlink();
-        match lchown(to, Some(meta.uid()), Some(meta.gid())) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.copied.owners_lost += 1,
-            Err(e) => return Err(Fail::at(to.display(), e)),
-        }
-        let NotTaken { without_list: left, unfit } = set_xattrs(to, xattrs, self.is_same_volume)?;
-        let (is_told, mode) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
-        let mut is_less = if is_told { left.is_some() } else { !is_link };
-        let mode = left.map_or(mode, |left| mode & (!0o077 | left));
-        // No file runs as another user, whatever the volume says.
-        let mode = if meta.is_file() { mode & !0o6000 } else { mode };
-        if !is_link {
-            match fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)) {
-                // There are none there.
-                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => is_less = true,
-                set => set.at(to.display())?,
-            }
-        }
-        self.copied.permissions_lost += u64::from(is_less);
-        let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
-        let times = Timestamps {
-            last_access: time(meta.atime(), meta.atime_nsec()),
-            last_modification: time(meta.mtime(), meta.mtime_nsec()),
-        };
-        sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display()).map(|()| unfit)
     }
 }
 

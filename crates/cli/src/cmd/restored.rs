@@ -97,7 +97,7 @@ fn tell_changed(copied: &Copied) {
     }
     if copied.permissions_lost > 0 {
         let what = plural(copied.permissions_lost, "inode", "inodes");
-        let why = "more is told to its owner and root only, or access lists are not taken there";
+        let why = "more is told to its owner and root only, or would go to another group, or access lists are not taken there";
         output::notice(format!("{what} did not get all permissions of then: {why}"));
     }
     if copied.links_lost > 0 {
