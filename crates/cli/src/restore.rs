@@ -205,14 +205,29 @@ pub struct Rest {
     pub path: PathBuf,
     /// What was replaced is in it, or what is left of that.
     pub has_replaced: bool,
+    /// It was not to be removed, since no checkpoint has it any more.
+    pub is_unkept: bool,
     /// Why it stayed.
     pub why: String,
+}
+
+impl Rest {
+    /// Removes what is in the private directory by now, but what was replaced and is kept nowhere else.
+    fn of(place: &Place<'_>, has_replaced: bool, is_unkept: bool) -> Option<Self> {
+        let why = match has_replaced && is_unkept {
+            true => "the checkpoint that was to keep it went meanwhile, for want of room or since somebody deleted it"
+                .into(),
+            false => place.tidy().err()?.to_string(),
+        };
+        Some(Self { path: place.shown(), has_replaced, is_unkept, why })
+    }
 }
 
 impl std::fmt::Display for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (path, why) = (self.path.display(), &self.why);
         match self.has_replaced {
+            true if self.is_unkept => write!(f, "what was replaced is in {path}, and was not removed: {why}"),
             true => write!(f, "what was replaced could not be removed: what is left of it is in {path}: {why}"),
             false => write!(f, "{path} could not be removed: {why}"),
         }
@@ -232,6 +247,8 @@ pub struct Calls<'a> {
     pub sync: Option<&'a mut dyn FnMut() -> Result<(), Fail>>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint; it was synced.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// Whether the checkpoint that was made for that is there still: meanwhile it may go for want of room, or be deleted.
+    pub is_kept: &'a dyn Fn() -> bool,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
     pub fits: &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>,
     /// Where the newest state and the newest snapshot show what is about to be replaced, if there is a snapshot.
@@ -263,7 +280,7 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
     let keeper = Cell::new(less::Keeper::State);
     let mut keep = || {
         let print = less::sync(&to.there())?;
-        if !kept.as_ref().is_some_and(|kept| kept.is(&print)) {
+        if !kept.as_ref().is_some_and(|kept| kept.is(&print) && (calls.is_kept)()) {
             (calls.keep)()?;
             kept = Some(print);
         }
@@ -310,16 +327,18 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
                     !(calls.stop)()
                 });
             }
-            let rest = |why: io::Error| Rest { path: place.shown(), has_replaced, why: why.to_string() };
+            // Last of all, since nothing else has what goes then.
+            let is_unkept = (has_replaced || there == There::Changes) && !(calls.is_kept)();
+            let rest = Rest::of(&place, has_replaced, is_unkept);
             Ok(Restored {
                 copied,
                 left_out,
                 salvaged,
                 unfit,
-                rest: place.tidy().err().map(rest),
+                rest,
                 beyond,
                 beyond_count,
-                keeper: keeper.get(),
+                keeper: if is_unkept { less::Keeper::Nobody } else { keeper.get() },
                 parted_then: if there == There::Changes { BTreeSet::new() } else { names.elsewhere() },
                 parted_now: replaced.elsewhere().into_iter().filter(is_there).collect(),
             })
