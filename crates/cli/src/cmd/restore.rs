@@ -93,8 +93,8 @@ pub const COMMAND: Command = Command {
             that is restored alone it is told which of its logs (-wal, -journal) belong to that state and are not there, or are there and\n\
             belong to another, with the command that brings them. The exit code says nothing of either.\n\
             Owners, permissions and hard links that could not be brought back, since only root may, or where it goes there are none, are\n\
-            told, and leave the exit code 0, as with cp; --json counts them (owners_lost, permissions_lost, links_lost). A group that had\n\
-            no permissions then gets no more than others had.\n\
+            told, and leave the exit code 0, as with cp; --json counts them (owners_lost, permissions_lost, links_lost). Where a copy\n\
+            cannot have the group of then, the one that it has gets no more than others.\n\
             exit codes: 0 restored, or listed, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),

@@ -183,6 +183,10 @@ fn a_checkpoint_that_goes_during_the_copy_is_made_anew() {
     signal(restore.id(), "STOP");
     assert_eq!(fs::read_dir(place.path("mnt/d")).unwrap().count(), 1, "it was done too soon");
     let first = *kept().last().unwrap();
+    // Who has it open keeps the rule from thinning it.
+    let state = place.path(&format!("mnt/.nenrin/at/{first}"));
+    let mut open = fs::read_dir(format!("/proc/{}/fd", restore.id())).unwrap();
+    assert!(open.any(|fd| fs::read_link(fd.unwrap().path()).is_ok_and(|leads| leads == state)), "it is not in use");
     nenrin(["checkpoint", "delete", &place.text("mnt"), &first.to_string()]).ok();
     assert!(!kept().contains(&first));
     signal(restore.id(), "CONT");
