@@ -51,10 +51,24 @@ find_cargo() {
     fail "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
 }
 
-# Where cargo puts what is built for release, which the environment or a configuration of cargo's may say. From the root of the repository.
-release() {
+# Where cargo puts what it builds, which the environment or a configuration of cargo's may say. From the root of the repository.
+target_directory() {
     built=$( (find_cargo && "$CARGO" metadata --no-deps --offline --format-version 1) 2>/dev/null | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
-    say "${built:-${CARGO_TARGET_DIR:-$PWD/target}}${CARGO_BUILD_TARGET:+/$CARGO_BUILD_TARGET}/release"
+    say "${built:-${CARGO_TARGET_DIR:-$PWD/target}}"
+}
+
+# Where build.sh notes in which directory the program is, when that is not the usual one: cargo tells of a build.target of its
+# configuration only who builds.
+RELEASE_NOTE=nenrin.release
+
+# Where what is built for release is.
+release() {
+    target=$(target_directory)
+    if [ -z "${CARGO_BUILD_TARGET:-}" ] && noted=$(cat "$target/$RELEASE_NOTE" 2>/dev/null) && [ -x "$noted/nenrin" ]; then
+        say "$noted"
+    else
+        say "$target${CARGO_BUILD_TARGET:+/$CARGO_BUILD_TARGET}/release"
+    fi
 }
 
 # A word as a shell takes it.

@@ -16,10 +16,14 @@ is_mounted() {
     cut -d' ' -f5 /proc/self/mountinfo | grep -Fxq -- "$listed"
 }
 if [ -x "$nenrin" ]; then
+    # Before, since a mount that ends without its last commit is none afterwards, either.
+    was_mounted=false
+    ! is_mounted || was_mounted=true
     if said=$("$nenrin" umount "$dir" 2>&1); then
         [ -z "$said" ] || say "$said" >&2
+    elif $was_mounted || is_mounted; then
+        fail "$said"
     else
-        is_mounted && fail "$said"
         say "Nothing is mounted at $dir."
     fi
 elif is_mounted; then

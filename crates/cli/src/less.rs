@@ -31,6 +31,8 @@ pub enum Keeper {
     State,
     /// Some of it the newest snapshot alone.
     Snapshot,
+    /// The checkpoint that was made for that went meanwhile.
+    Nobody,
 }
 
 /// Sees to it that all of a file or tree stays in the past when it is replaced. `shown` tells where states show it, if there is a

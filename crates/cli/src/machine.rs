@@ -190,8 +190,12 @@ pub fn look(paths: Vec<PathBuf>, patience: Patience, is_enough: impl Fn(&[Sign])
 /// Ends a process that may hang for long yet. Nobody waits for that but a thread, so that nothing of it is left when it has ended.
 fn leave_to_its_end(mut child: Child) {
     let _ = child.kill();
-    let reaper = thread::Builder::new().stack_size(STACK_BYTES);
-    drop(reaper.spawn(move || drop(child.wait())));
+    aside(move || drop(child.wait()));
+}
+
+/// Does something on a thread of its own, which no signal ends the process by: who mounts in the foreground blocks them only later.
+fn aside(work: impl FnOnce() + Send + 'static) {
+    drop(sys::spawned_deaf(|| thread::Builder::new().stack_size(STACK_BYTES).spawn(work)));
 }
 
 /// What `nenrin probe` gets first when it is to look for another process. Not for users.
@@ -356,6 +360,17 @@ mod tests {
             assert!(Instant::now() < end, "it is still there");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// A signal that came to it would end a daemon that has blocked it everywhere else.
+    #[test]
+    fn who_waits_aside_gets_no_signal() {
+        let (sender, told) = mpsc::channel();
+        aside(move || drop(sender.send(fs::read_to_string("/proc/thread-self/status"))));
+        let status = told.recv().unwrap().unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+        assert_ne!(blocked & 1 << (libc::SIGTERM - 1), 0, "{blocked:x}");
     }
 
     /// A volume in a file.

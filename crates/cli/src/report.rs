@@ -61,6 +61,8 @@ pub fn checkpoint(info: &CheckpointInfo) -> CheckpointData {
         frees_bytes: None,
         landmarks_only: false,
         held_back_files: None,
+        kept_until: None,
+        kept_until_nanos: None,
     }
 }
 

@@ -28,23 +28,21 @@ mod spot;
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use crate::output::shell_quoted;
-use attributes::{NotTaken, Xattr, has_access_list, is_privileged, mode_then, set_xattrs, xattrs_of};
+use attributes::{Xattr, has_access_list, is_privileged, mode_then, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
 pub use names::names_in;
 use names::{Names, takes_no_link};
 pub use place::exists;
 use place::{Left, Place, Stop, is_replaceable};
 use reading::Reading;
-use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps};
+use rustix::fs::{self as sys, CWD, FileType, Mode, SeekFrom};
 use rustix::io::Errno;
 pub use spot::Spot;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{
-    DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink,
-};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// What was copied.
@@ -207,14 +205,29 @@ pub struct Rest {
     pub path: PathBuf,
     /// What was replaced is in it, or what is left of that.
     pub has_replaced: bool,
+    /// It was not to be removed, since no checkpoint has it any more.
+    pub is_unkept: bool,
     /// Why it stayed.
     pub why: String,
+}
+
+impl Rest {
+    /// Removes what is in the private directory by now, but what was replaced and is kept nowhere else.
+    fn of(place: &Place<'_>, has_replaced: bool, is_unkept: bool) -> Option<Self> {
+        let why = match has_replaced && is_unkept {
+            true => "the checkpoint that was to keep it went meanwhile, for want of room or since somebody deleted it"
+                .into(),
+            false => place.tidy().err()?.to_string(),
+        };
+        Some(Self { path: place.shown(), has_replaced, is_unkept, why })
+    }
 }
 
 impl std::fmt::Display for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (path, why) = (self.path.display(), &self.why);
         match self.has_replaced {
+            true if self.is_unkept => write!(f, "what was replaced is in {path}, and was not removed: {why}"),
             true => write!(f, "what was replaced could not be removed: what is left of it is in {path}: {why}"),
             false => write!(f, "{path} could not be removed: {why}"),
         }
@@ -234,6 +247,8 @@ pub struct Calls<'a> {
     pub sync: Option<&'a mut dyn FnMut() -> Result<(), Fail>>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint; it was synced.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// Whether the checkpoint that was made for that is there still: meanwhile it may go for want of room, or be deleted.
+    pub is_kept: &'a dyn Fn() -> bool,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
     pub fits: &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>,
     /// Where the newest state and the newest snapshot show what is about to be replaced, if there is a snapshot.
@@ -265,7 +280,7 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
     let keeper = Cell::new(less::Keeper::State);
     let mut keep = || {
         let print = less::sync(&to.there())?;
-        if !kept.as_ref().is_some_and(|kept| kept.is(&print)) {
+        if !kept.as_ref().is_some_and(|kept| kept.is(&print) && (calls.is_kept)()) {
             (calls.keep)()?;
             kept = Some(print);
         }
@@ -312,16 +327,18 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
                     !(calls.stop)()
                 });
             }
-            let rest = |why: io::Error| Rest { path: place.shown(), has_replaced, why: why.to_string() };
+            // Last of all, since nothing else has what goes then.
+            let is_unkept = (has_replaced || there == There::Changes) && !(calls.is_kept)();
+            let rest = Rest::of(&place, has_replaced, is_unkept);
             Ok(Restored {
                 copied,
                 left_out,
                 salvaged,
                 unfit,
-                rest: place.tidy().err().map(rest),
+                rest,
                 beyond,
                 beyond_count,
-                keeper: keeper.get(),
+                keeper: if is_unkept { less::Keeper::Nobody } else { keeper.get() },
                 parted_then: if there == There::Changes { BTreeSet::new() } else { names.elsewhere() },
                 parted_now: replaced.elsewhere().into_iter().filter(is_there).collect(),
             })
@@ -709,44 +726,6 @@ impl<'a> Work<'a> {
             (self.progress)(&self.copied);
         }
         Ok(())
-    }
-
-    /// Everything but content; what of extended attributes does not fit. Times last, since all else changes them; before
-    /// them the mode, since a change of the owner takes set-id bits away.
-    fn attributes(
-        &mut self,
-        to: &Path,
-        meta: &Metadata,
-        told: Option<u32>,
-        xattrs: &[Xattr],
-    ) -> Result<Vec<String>, Fail> {
-        // Of writing a state shows what was granted then, so where no more is told the others get none of that.
-        let is_link = meta.file_type().is_symlink();
-        match lchown(to, Some(meta.uid()), Some(meta.gid())) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.copied.owners_lost += 1,
-            Err(e) => return Err(Fail::at(to.display(), e)),
-        }
-        let NotTaken { without_list: left, unfit } = set_xattrs(to, xattrs, self.is_same_volume)?;
-        let (is_told, mode) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
-        let mut is_less = if is_told { left.is_some() } else { !is_link };
-        let mode = left.map_or(mode, |left| mode & (!0o077 | left));
-        // No file runs as another user, whatever the volume says.
-        let mode = if meta.is_file() { mode & !0o6000 } else { mode };
-        if !is_link {
-            match fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)) {
-                // There are none there.
-                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => is_less = true,
-                set => set.at(to.display())?,
-            }
-        }
-        self.copied.permissions_lost += u64::from(is_less);
-        let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
-        let times = Timestamps {
-            last_access: time(meta.atime(), meta.atime_nsec()),
-            last_modification: time(meta.mtime(), meta.mtime_nsec()),
-        };
-        sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display()).map(|()| unfit)
     }
 }
 

@@ -26,7 +26,7 @@ const FOREVER: &str = "forever";
 
 /// Until when a state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Until {
+pub enum Until {
     Forever,
     /// In nanoseconds since 1970.
     Moment(i64),
@@ -250,16 +250,18 @@ fn until(kept: &[(Cno, Option<u64>)], (first, last): (Cno, Cno), now: i64) -> Un
 
 impl Until {
     /// So many nanoseconds from now.
-    fn after(left: Option<u64>, now: i64) -> Self {
+    pub fn after(left: Option<u64>, now: i64) -> Self {
         left.map_or(Self::Forever, |left| Self::Moment(now.saturating_add_unsigned(left)))
     }
-    fn nanos(self) -> Option<i64> {
+    /// As it is told in JSON.
+    pub fn nanos(self) -> Option<i64> {
         match self {
             Self::Forever => None,
             Self::Moment(nanos) => Some(nanos),
         }
     }
-    fn text(self) -> String {
+    /// As it is told in JSON.
+    pub fn text(self) -> String {
         self.nanos().map_or_else(|| FOREVER.into(), when::show_rfc3339)
     }
 }

@@ -296,17 +296,22 @@ pub fn set_nocow(file: &File) -> bool {
     }
 }
 
-/// Reserves `bytes` of the host's space for a file, and makes it that long.
+/// Reserves `bytes` of the host's space for a file, and makes it that long where it is shorter; never shorter.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     let bytes = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     loop {
         // SAFETY: fallocate takes integers only.
         match check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) }) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return file.set_len(bytes as u64),
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return lengthen(file, bytes as u64),
             other => return other.map(drop),
         }
     }
+}
+
+/// Makes a file that long where it is shorter.
+fn lengthen(file: &File, bytes: u64) -> io::Result<()> {
+    if file.metadata()?.len() < bytes { file.set_len(bytes) } else { Ok(()) }
 }
 
 /// Whether a block device refuses writes.

@@ -7,7 +7,8 @@
 //! the volume is not mounted; wall time goes on but may jump. So an age is at
 //! least the mounted time since. Of what wall time adds only pauses of up to a
 //! day are believed, and none within one mount, before the clock has been
-//! consistent for a day of mounted time: a jump of the clock drops nothing for that long.
+//! consistent for a day of mounted time: a jump of the clock within one mount drops nothing for that long. One between two mounts
+//! cannot be told from a pause, so that up to a day of it counts at once, and more of it not before.
 
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};

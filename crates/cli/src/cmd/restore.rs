@@ -15,9 +15,9 @@ use crate::size::show_bytes;
 use crate::teller::Teller;
 use crate::then::Then;
 use crate::{database, mounts, states, sys, when};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
@@ -68,6 +68,8 @@ pub const COMMAND: Command = Command {
             step. A directory that programs go on writing to is left as it is, after three tries: end them first.\n\
             What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest\n\
             snapshot shows it.\n\
+            Until when the rule keeps what was replaced is told (in JSON replaced_kept_until). Where its checkpoint goes during the copy\n\
+            another one is made; where that goes, too, what was replaced stays, it is told where, and the exit code is 1.\n\
             A full volume lets history go, also of a state that is being read, and the checkpoint that has what was replaced. Stop writing\n\
             to it, keep the state that you need by nenrin snapshot create --of N DIR NAME, then restore.\n\
             What the state does not know of a tree, what is damaged of it, what you may not read, device nodes, which only root may make,\n\
@@ -91,7 +93,8 @@ pub const COMMAND: Command = Command {
             that is restored alone it is told which of its logs (-wal, -journal) belong to that state and are not there, or are there and\n\
             belong to another, with the command that brings them. The exit code says nothing of either.\n\
             Owners, permissions and hard links that could not be brought back, since only root may, or where it goes there are none, are\n\
-            told, and leave the exit code 0, as with cp; --json counts them (owners_lost, permissions_lost, links_lost).\n\
+            told, and leave the exit code 0, as with cp; --json counts them (owners_lost, permissions_lost, links_lost). Where a copy\n\
+            cannot have the group of then, the one that it has gets no more than others.\n\
             exit codes: 0 restored, or listed, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -347,6 +350,28 @@ fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fai
     Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
 }
 
+/// The checkpoint that was made to have what is replaced. As long as this is open it is in use, so that the rule leaves it alone.
+struct Keeping {
+    shelf: Shelf,
+    made: RefCell<Option<(CheckpointData, Option<File>)>>,
+}
+
+impl Keeping {
+    fn note(&self, made: serde_json::Value) -> Result<(), Fail> {
+        let made: CheckpointData = serde_json::from_value(made).map_err(|e| Fail::new(e.to_string()))?;
+        let used = File::open(self.shelf.root(made.cno)).ok();
+        self.made.replace(Some((made, used)));
+        Ok(())
+    }
+
+    /// Whether it is there still. Nobody who cannot say so is believed.
+    fn is_there(&self, teller: &mut Teller) -> bool {
+        let made = self.made.borrow();
+        let mut is = |cno: u64| teller.find(&cno.to_string()).is_ok_and(|now| now.cno == cno && !now.landmarks_only);
+        made.as_ref().is_some_and(|(made, _)| is(made.cno))
+    }
+}
+
 fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: How, json: bool) -> Outcome {
     let force = there != There::Stays;
     let (mut teller, mount, inside) = told_by(path)?;
@@ -396,7 +421,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: 
         };
         owner.call::<serde_json::Value>(request)
     };
-    let kept_in = Cell::new(None);
+    let keeping = Keeping { shelf: Shelf::of(&mount)?, made: RefCell::default() };
     let mut sync = || ask(&Request::Sync).map(drop);
     let mut progress = Progress::new();
     let mut calls = Calls {
@@ -404,7 +429,8 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: 
         is_of_user: mount.user != 0 && sys::euid() == 0,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: if has_owner { Some(&mut sync) } else { None },
-        keep: &mut || ask(&Request::CheckpointCreate { name: None }).map(|made| kept_in.set(made["cno"].as_u64())),
+        keep: &mut || keeping.note(ask(&Request::CheckpointCreate { name: None })?),
+        is_kept: &|| keeping.is_there(&mut teller.borrow_mut()),
         fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
             false => Ok(()),
             true => is_still_there(&mut teller.borrow_mut(), &state),
@@ -424,7 +450,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: 
         output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
     }
     let is_itself = matches!(to, Dest::Itself);
-    let kept_in = kept_in.get().filter(|_| restored.keeper == Keeper::State);
+    let kept_in = keeping.made.into_inner().map(|(made, _)| made).filter(|_| restored.keeper == Keeper::State);
     restored::tell(
         restored,
         &CameFrom { path, from: &from, dest, state: &state, named: &named, there, is_itself, kept_in },

@@ -2,10 +2,12 @@
 
 use crate::control::CheckpointData;
 use crate::error::{FAILURE, Outcome};
+use crate::less::Keeper;
 use crate::output::{self, printable, shell_quoted};
 use crate::restore::{Copied, Lack, Restored, There, Unfit};
 use crate::size::show_bytes;
 use crate::states::{tell_path, tell_paths};
+use crate::when;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +27,7 @@ pub(super) struct CameFrom<'a> {
     /// It came back to its own place.
     pub is_itself: bool,
     /// The checkpoint that has what was replaced.
-    pub kept_in: Option<u64>,
+    pub kept_in: Option<CheckpointData>,
 }
 
 impl CameFrom<'_> {
@@ -52,23 +54,46 @@ pub(super) fn tell(restored: Restored, came: &CameFrom<'_>, json: bool) -> Outco
     tell_lacking(&restored, came);
     tell_changed(&restored.copied);
     if restored.beyond_count > 0 {
-        output::notice(went_with(&restored.beyond, restored.beyond_count, came.named, came.kept_in));
+        output::notice(went_with(&restored.beyond, restored.beyond_count, came.named, &kept_by(&restored, came)));
     }
     let parted = parted(&restored.parted_then, &restored.parted_now, came.dest, came.is_itself);
     tell_parted(&parted);
-    let Restored { left_out, salvaged, unfit, rest, .. } = &restored;
+    let Restored { left_out, salvaged, unfit, rest, keeper, .. } = &restored;
     let is_all = left_out.is_empty() && salvaged.is_empty() && unfit.is_empty() && rest.is_none();
+    let is_all = is_all && *keeper != Keeper::Nobody;
     if json {
         output::json(&as_json(&restored, came, &parted))?;
     } else {
         let what = amount(&restored.copied);
-        output::line(format!("{} restored from {}: {what}", printable(&came.dest.display().to_string()), came.named));
+        let kept =
+            came.kept_in.as_ref().map_or_else(String::new, |kept| format!("; {}", kept_in(kept, "has what was there")));
+        output::line(format!(
+            "{} restored from {}: {what}{kept}",
+            printable(&came.dest.display().to_string()),
+            came.named
+        ));
     }
     Ok(if is_all { 0 } else { FAILURE })
 }
 
+/// That a checkpoint has something, and until when the rule keeps it.
+fn kept_in(kept: &CheckpointData, has: &str) -> String {
+    let until =
+        kept.kept_until_nanos.map_or_else(String::new, |nanos| format!(", and is kept until {}", when::show(nanos)));
+    format!("checkpoint {} {has}{until}", kept.cno)
+}
+
+/// What has what was replaced.
+fn kept_by(restored: &Restored, came: &CameFrom<'_>) -> String {
+    match (restored.keeper, &came.kept_in, &restored.rest) {
+        (Keeper::Nobody, _, Some(rest)) => format!("it is in {}", printable(&rest.path.display().to_string())),
+        (Keeper::State, Some(kept), _) => kept_in(kept, "has it"),
+        _ => "the newest snapshot has it".to_owned(),
+    }
+}
+
 /// What is not there, or not as it was.
-fn tell_lacking(Restored { left_out, salvaged, unfit, rest, .. }: &Restored, came: &CameFrom<'_>) {
+fn tell_lacking(Restored { left_out, salvaged, unfit, rest, keeper, .. }: &Restored, came: &CameFrom<'_>) {
     let named = came.named;
     for left in left_out {
         let what = if left.lack == Lack::Attributes { "these were" } else { "was" };
@@ -81,6 +106,11 @@ fn tell_lacking(Restored { left_out, salvaged, unfit, rest, .. }: &Restored, cam
         let what = printable(&attributes.join(", "));
         let why = "extended attributes that do not fit where it is now were left out";
         output::notice(format!("{}: {why}: {what}", came.shown(path)));
+    }
+    if *keeper == Keeper::Nobody && rest.is_none() {
+        let why =
+            "the checkpoint that was to keep what it was went meanwhile, for want of room or since somebody deleted it";
+        output::notice(format!("{}: {why}", came.dest.display()));
     }
     if let Some(rest) = rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), came.dest.display()));
@@ -97,7 +127,7 @@ fn tell_changed(copied: &Copied) {
     }
     if copied.permissions_lost > 0 {
         let what = plural(copied.permissions_lost, "inode", "inodes");
-        let why = "more is told to its owner and root only, or access lists are not taken there";
+        let why = "more is told to its owner and root only, or would go to another group, or access lists are not taken there";
         output::notice(format!("{what} did not get all permissions of then: {why}"));
     }
     if copied.links_lost > 0 {
@@ -127,7 +157,8 @@ fn as_json(restored: &Restored, came: &CameFrom<'_>, parted: &[PathBuf]) -> Valu
         "left_out": left_out,
         "salvaged": salvaged,
         "attributes_left_out": unfit,
-        "replaced_kept_in": came.kept_in,
+        "replaced_kept_in": came.kept_in.as_ref().map(|kept| kept.cno),
+        "replaced_kept_until": came.kept_in.as_ref().and_then(|kept| kept.kept_until.as_ref()),
         "went_count": beyond_count,
         "in_place": came.there == There::Changes,
         "rest": null,
@@ -177,15 +208,14 @@ fn bad_bytes(bad: &[(u64, u64)], named: &str) -> String {
 }
 
 /// What a directory had that was replaced, and the state has not.
-fn went_with(first: &[PathBuf], count: u64, named: &str, kept_in: Option<u64>) -> String {
+fn went_with(first: &[PathBuf], count: u64, named: &str, kept: &str) -> String {
     let names = first.iter().map(|p| printable(&p.to_string_lossy())).collect::<Vec<_>>().join(", ");
     let more = match count.saturating_sub(first.len() as u64) {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
     let what = if count == 1 { "what is not in" } else { "all that is not in" };
-    let kept = kept_in.map_or("; the newest snapshot has it".into(), |cno| format!("; checkpoint {cno} has it"));
-    format!("{what} {named} is not there any more: {names}{more}{kept}")
+    format!("{what} {named} is not there any more: {names}{more}; {kept}")
 }
 
 /// Files that are of their own now, while names elsewhere keep what they have. Beside its place nobody takes a copy for what it was.

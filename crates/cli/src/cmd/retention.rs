@@ -16,10 +16,12 @@ pub const COMMAND: Command = Command {
     options: &[("--json", "as JSON")],
     notes: "A rule is a ladder of AGE:EVERY. Up to each age one checkpoint in so much time is kept, beyond the last age none;\n\
             \"all\" keeps each, the age \"forever\" ends never, and the rule \"default\" is 1h:all 1d:10m 7d:1h 30d:1d. Periods are in\n\
-            s m h d w M Y. Snapshots are kept until they are deleted. The rule is applied every ten minutes, and a clock that\n\
-            jumps drops nothing for a day. A volume that becomes full lets history of the files that have the most of it go\n\
-            before that, then the oldest. When checkpoints go, the versions of single files that stood longest among their\n\
-            neighbours stay to the end of the next step, or of later ones: landmarks, which nenrin history shows.\n\
+            s m h d w M Y. Snapshots are kept until they are deleted. The rule is applied every ten minutes. A clock that\n\
+            jumps while the volume is mounted drops nothing for a day. How long it was not mounted the clock alone says: up to\n\
+            a day of that is believed at once, also of a clock that was set forward meanwhile. A volume that becomes full lets\n\
+            history of the files that have the most of it go before that, then the oldest. When checkpoints go, the versions\n\
+            of single files that stood longest among their neighbours stay to the end of the next step, or of later ones:\n\
+            landmarks, which nenrin history shows.\n\
             A directory or file can keep less: setfattr -n user.nenrin.history -v none DIR (or daily, or full), for itself\n\
             and what is made below from then on. Of what changes there only snapshots, or also the first checkpoint of\n\
             each day, keep how it was; other states say that they do not know it (\"stale file handle\"). Only its owner and\n\

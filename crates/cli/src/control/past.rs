@@ -184,4 +184,11 @@ pub struct CheckpointData {
     /// Files that programs had emptied and were writing anew when it was made: it has what was in them before. Only where it was just made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_back_files: Option<u64>,
+    /// Until when the retention rule keeps it, RFC 3339; "forever". Only where it was just made, and has no name. A volume that becomes
+    /// full may let it go before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// The same in nanoseconds since 1970; none for ever, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until_nanos: Option<i64>,
 }

@@ -3,7 +3,8 @@
 use super::service::plain;
 use crate::control::CheckpointData;
 use crate::error::Fail;
-use crate::report;
+use crate::states::Until;
+use crate::{clock, report};
 use nenrin_core::Fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +22,14 @@ pub(super) fn cut(fs: &Fs, name: Option<&str>) -> Result<CheckpointData, Fail> {
     await_closed(fs);
     let held = fs.held_back().len() as u64;
     let info = fs.checkpoint_create(name.map(str::as_bytes)).map_err(plain)?;
-    Ok(CheckpointData { held_back_files: Some(held), ..report::checkpoint(&info) })
+    let until = match name {
+        Some(_) => None,
+        None => {
+            fs.keeps_for().iter().find(|(cno, _)| *cno == info.cno).map(|(_, left)| Until::after(*left, clock::now()))
+        }
+    };
+    let (kept_until, kept_until_nanos) = (until.map(Until::text), until.and_then(Until::nanos));
+    Ok(CheckpointData { held_back_files: Some(held), kept_until, kept_until_nanos, ..report::checkpoint(&info) })
 }
 
 /// Those that are emptied meanwhile are not waited for.

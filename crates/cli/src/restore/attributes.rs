@@ -1,13 +1,15 @@
 //! Attributes of what is copied: those that are listed, and the permissions that an inode of the past had.
 
-use crate::error::Fail;
+use super::{Lack, Work};
+use crate::error::{At, Fail};
 use nenrin_fuse::{ACL_THEN, MODE_THEN};
-use rustix::fs::{self as sys, XattrFlags};
+use rustix::fs::{self as sys, AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
-use std::fs::Metadata;
+use std::fs::{self, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
 /// An extended attribute: its name and its value.
@@ -114,15 +116,97 @@ pub fn set_xattrs(to: &Path, xattrs: &[Xattr], is_same_volume: bool) -> Result<N
 /// What a mode may grant to the group and to others where the list that went with it is not there: the bits of the group were the most
 /// that the list grants to anybody, and not the group's own. A list that is not understood grants nothing.
 fn without_list(list: &[u8]) -> u32 {
-    const GROUP_OBJ: u16 = 0x04;
-    const MASK: u16 = 0x10;
-    const OTHER: u16 = 0x20;
-    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
-    let of = |tag: u16| {
-        let field = |e: &[u8], at: usize| u16::from_le_bytes([e[at], e[at + 1]]);
-        entries.clone().find(|e| field(e, 0) == tag).map(|e| u32::from(field(e, 2)) & 0o7)
-    };
+    let of = |which| granted(list.get(4..).unwrap_or_default(), which).map(u32::from);
     of(GROUP_OBJ).map_or(0, |group| (group & of(MASK).unwrap_or(0o7)) << 3) | of(OTHER).unwrap_or(0)
+}
+
+impl Work<'_> {
+    /// Everything but content; what of extended attributes does not fit. Times last, since all else changes them; before
+    /// them the mode, since a change of the owner takes set-id bits away.
+    pub(super) fn attributes(
+        &mut self,
+        to: &Path,
+        meta: &Metadata,
+        told: Option<u32>,
+        xattrs: &[Xattr],
+    ) -> Result<Vec<String>, Fail> {
+        // Of writing a state shows what was granted then, so where no more is told the others get none of that.
+        let is_link = meta.file_type().is_symlink();
+        let (is_owned, has_group) = owned(&|uid, gid| lchown(to, uid, gid), meta).at(to.display())?;
+        self.copied.owners_lost += u64::from(!is_owned);
+        let (is_told, then) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
+        let (mode, given) = if has_group { (then, Cow::Borrowed(xattrs)) } else { for_another_group(then, xattrs) };
+        let NotTaken { without_list: left, unfit } = set_xattrs(to, &given, self.is_same_volume)?;
+        let mut is_less = !is_link && (!is_told || left.is_some() || mode != then || *given != *xattrs);
+        let mode = left.map_or(mode, |left| mode & (!0o077 | left));
+        // No file runs as another user, whatever the volume says.
+        let mode = if meta.is_file() { mode & !0o6000 } else { mode };
+        if !is_link {
+            match fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)) {
+                // There are none there.
+                Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => is_less = true,
+                set => set.at(to.display())?,
+            }
+        }
+        self.copied.permissions_lost += u64::from(is_less);
+        let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
+        let times = Timestamps {
+            last_access: time(meta.atime(), meta.atime_nsec()),
+            last_modification: time(meta.mtime(), meta.mtime_nsec()),
+        };
+        sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display()).map(|()| unfit)
+    }
+}
+
+/// Gives the owner and the group of `meta` by `set`, as far as the user may: whether it got both, and whether it got the group.
+pub fn owned(set: &dyn Fn(Option<u32>, Option<u32>) -> io::Result<()>, meta: &Metadata) -> io::Result<(bool, bool)> {
+    let is_refused = |set: &io::Result<()>| matches!(set, Err(e) if e.kind() == io::ErrorKind::PermissionDenied);
+    let both = set(Some(meta.uid()), Some(meta.gid()));
+    if !is_refused(&both) {
+        return both.map(|()| (true, true));
+    }
+    // Who may not give a file away may give it to a group of his.
+    let group = set(None, Some(meta.gid()));
+    if is_refused(&group) { Ok((false, false)) } else { group.map(|()| (false, true)) }
+}
+
+/// The permissions where it has another group, which nobody granted more than all others: mode, and attributes. With an access list the
+/// bits of the group are the most that the list grants to anybody, and the group has its own entry.
+pub fn for_another_group(mode: u32, xattrs: &[Xattr]) -> (u32, Cow<'_, [Xattr]>) {
+    if !has_access_list(xattrs) {
+        return (mode & (!0o070 | (mode & 0o007) << 3), Cow::Borrowed(xattrs));
+    }
+    let mut xattrs = xattrs.to_vec();
+    xattrs.iter_mut().filter(|(name, _)| name.as_c_str() == ACCESS_LIST).for_each(|(_, list)| narrow(list));
+    (mode, Cow::Owned(xattrs))
+}
+
+/// Has a list grant the group of the file no more than others.
+fn narrow(list: &mut [u8]) {
+    let (_, entries) = list.split_at_mut(list.len().min(4));
+    let others = granted(entries, OTHER).unwrap_or(0);
+    for entry in entries.chunks_exact_mut(8).filter(|e| tag(e) == GROUP_OBJ) {
+        let both = perm(entry) & others;
+        entry[2..4].copy_from_slice(&both.to_le_bytes());
+    }
+}
+
+/// Entries of an access list: which it is, of 8 bytes each.
+const GROUP_OBJ: u16 = 0x04;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+fn tag(entry: &[u8]) -> u16 {
+    u16::from_le_bytes([entry[0], entry[1]])
+}
+
+fn perm(entry: &[u8]) -> u16 {
+    u16::from_le_bytes([entry[2], entry[3]]) & 0o7
+}
+
+/// What the first of these entries grants.
+fn granted(entries: &[u8], which: u16) -> Option<u16> {
+    entries.chunks_exact(8).find(|e| tag(e) == which).map(perm)
 }
 
 #[cfg(test)]
@@ -141,5 +225,25 @@ mod tests {
         assert_eq!(without_list(&list(&[(1, 6), (4, 7), (0x10, 4), (0x20, 1)])), 0o41);
         assert_eq!(without_list(&list(&[(1, 6), (4, 5), (0x20, 4)])), 0o54);
         assert_eq!((without_list(&[]), without_list(&denied[..9])), (0, 0));
+    }
+
+    /// As members of the group that it had are not in it, and others may be.
+    #[test]
+    fn another_group_gets_no_more_than_others() {
+        for (then, now) in [(0o640, 0o600), (0o664, 0o644), (0o2775, 0o2755), (0o604, 0o604), (0o777, 0o777)] {
+            assert_eq!(for_another_group(then, &[]).0, now, "{then:o}");
+        }
+        let list = |group: u8| {
+            let entry = |tag: u8, perm: u8| [tag, 0, perm, 0, 0xff, 0xff, 0xff, 0xff];
+            let entries = [entry(1, 6), entry(2, 6), entry(4, group), entry(0x10, 6), entry(0x20, 4)];
+            [vec![2, 0, 0, 0], entries.concat()].concat()
+        };
+        let user = (c"user.a".to_owned(), list(6));
+        let all = [user.clone(), (ACCESS_LIST.to_owned(), list(6))];
+        let (mode, given) = for_another_group(0o664, &all);
+        assert_eq!((mode, &*given), (0o664, &[user, (ACCESS_LIST.to_owned(), list(4))][..]));
+        for broken in [&[][..], &[2, 0], &list(6)[..9]] {
+            narrow(&mut broken.to_vec());
+        }
     }
 }

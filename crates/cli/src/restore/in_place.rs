@@ -7,13 +7,14 @@
 //! 2. Who cannot give it all it had then, since it is another's, gives it nothing.
 //! 3. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
 
-use super::attributes::xattrs_of;
+use super::attributes::{for_another_group, owned, xattrs_of};
 use super::spot::Spot;
 use super::{Copied, Work};
 use crate::error::{At, Fail};
 use nenrin_fuse::INO_MASK;
 use rustix::fs::{self as sys, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -102,10 +103,11 @@ fn content(source: &File, target: &File, bytes: u64) -> io::Result<()> {
 }
 
 fn attributes(target: &File, then: &Metadata, xattrs: &[super::Xattr]) -> io::Result<()> {
-    match fchown(target, Some(then.uid()), Some(then.gid())) {
-        Err(e) if e.kind() != io::ErrorKind::PermissionDenied => return Err(e),
-        _ => {}
-    }
+    let (_, has_group) = owned(&|uid, gid| fchown(target, uid, gid), then)?;
+    let (mode, xattrs) = match has_group {
+        true => (then.mode(), Cow::Borrowed(xattrs)),
+        false => for_another_group(then.mode(), xattrs),
+    };
     let mut names = vec![0; 65_536];
     let listed = sys::flistxattr(target, names.as_mut_slice())?;
     for name in names[..listed].split_inclusive(|b| *b == 0) {
@@ -119,14 +121,14 @@ fn attributes(target: &File, then: &Metadata, xattrs: &[super::Xattr]) -> io::Re
             Err(e) => return Err(e.into()),
         }
     }
-    for (name, value) in xattrs {
+    for (name, value) in &*xattrs {
         match sys::fsetxattr(target, name, value, XattrFlags::empty()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
             Err(e) => return Err(e.into()),
         }
     }
-    target.set_permissions(Permissions::from_mode(then.mode() & 0o7777))?;
+    target.set_permissions(Permissions::from_mode(mode & 0o7777))?;
     let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
     let times = Timestamps {
         last_access: time(then.atime(), then.atime_nsec()),

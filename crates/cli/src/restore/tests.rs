@@ -3,6 +3,8 @@
 use super::place::{Movable, take_free};
 use super::*;
 use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 
 type Step<'a> = &'a mut dyn FnMut() -> Result<(), Fail>;
 type Fits<'a> = &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>;
@@ -20,6 +22,7 @@ fn copied_to(from: &Path, to: &Spot, there: There, keep: Step<'_>, fits: Fits<'_
         sync: Some(&mut || Ok(())),
         keep,
         fits,
+        is_kept: &|| true,
         shown: &|| None,
         stop: &|| false,
         salvage: false,
@@ -49,6 +52,59 @@ fn what_does_not_fit_in_the_end_leaves_nothing() {
     assert_eq!(names(dir.path()), ["from"]);
     copied(&from, &to, false, &mut || Ok(()), &mut |_| Ok(())).unwrap();
     assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "then");
+}
+
+/// The checkpoint that was to keep it may go meanwhile: before the names change hands, so that another one is made, or after that, so
+/// that what was replaced is left.
+#[test]
+fn what_no_checkpoint_keeps_any_more_is_not_removed() {
+    for (there, gone, asked, is_lost) in [
+        (There::Goes, 0, 1, false),
+        (There::Goes, 1, 2, false),
+        (There::Goes, 2, 1, true),
+        (There::Changes, 0, 1, false),
+        (There::Changes, 1, 2, false),
+        (There::Changes, 2, 1, true),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::write(&to, "now").unwrap();
+        // Of a file that is written to it has to be the same.
+        let from = if there == There::Changes { to.clone() } else { from };
+        fs::write(&from, if there == There::Changes { "now" } else { "then" }).unwrap();
+        // It was made a while ago.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let (looks, mut made) = (Cell::new(0), 0);
+        let mut calls = Calls {
+            volume: fs::metadata(&from).unwrap().dev(),
+            is_of_user: false,
+            progress: &mut |_| {},
+            sync: Some(&mut || Ok(())),
+            keep: &mut || {
+                made += 1;
+                Ok(())
+            },
+            is_kept: &|| {
+                looks.set(looks.get() + 1);
+                looks.get() != gone
+            },
+            fits: &mut |_| Ok(()),
+            shown: &|| None,
+            stop: &|| false,
+            salvage: false,
+        };
+        let restored = copy(&from, &Spot::open(&to).unwrap(), there, &mut calls).unwrap();
+        assert_eq!((made, restored.keeper == less::Keeper::Nobody), (asked, is_lost), "{there:?} {gone}");
+        assert_eq!(restored.rest.is_some(), is_lost && there == There::Goes, "{there:?} {gone}");
+        if let Some(rest) = restored.rest {
+            let hidden = hidden_in(dir.path()).unwrap();
+            assert_eq!((&rest.path, rest.is_unkept), (&hidden, true));
+            assert!(rest.to_string().contains("was not removed: the checkpoint that was to keep it went"), "{rest}");
+            assert_eq!(fs::read_to_string(hidden.join("copy")).unwrap(), "now");
+        } else {
+            assert!(hidden_in(dir.path()).is_none());
+        }
+    }
 }
 
 /// What is replaced is kept before the copy is made, and once more where it has changed since.
@@ -384,6 +440,7 @@ fn what_stays_behind_is_told() {
             }),
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
+            is_kept: &|| true,
             shown: &|| None,
             stop: &|| false,
             salvage: false,
@@ -426,6 +483,7 @@ fn a_name_that_is_not_durable_is_told() {
             }),
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
+            is_kept: &|| true,
             shown: &|| None,
             stop: &|| false,
             salvage: false,

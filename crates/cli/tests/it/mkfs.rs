@@ -349,3 +349,23 @@ fn one_of_several_makes_an_image() {
         fs::remove_file(&name).unwrap();
     }
 }
+
+/// Where the host reserves no space, too.
+#[test]
+fn a_refusal_cuts_nothing_where_nothing_is_reserved() {
+    if !can_mount() || !has("unshare") {
+        return;
+    }
+    let place = Place::new();
+    place.sub("ram");
+    let script = "
+        mount -t ramfs none ram
+        truncate -s 32M ram/there
+        printf mark | dd of=ram/there bs=1 seek=20000000 conv=notrunc status=none
+        $NENRIN mkfs --force --size 16M ram/there none/new && exit 9
+        stat -c %s ram/there
+        dd if=ram/there bs=1 skip=20000000 count=4 status=none";
+    let out = Out::of(in_own_mounts(place.dir(), script).output().unwrap());
+    assert!(out.stderr.contains("none/new: No such file"), "{out:?}");
+    assert_eq!(out.ok(), "33554432\nmark");
+}

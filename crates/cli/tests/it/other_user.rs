@@ -7,7 +7,7 @@ use nenrin_core::format::Ino;
 use nenrin_core::{Fs, MountOptions, NewInode};
 use nenrin_device::{BlockDevice, FileDevice, OpenMode};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::sync::Arc;
 
 /// A volume that root mounted for all, with a directory of nobody's.
@@ -226,6 +226,32 @@ fn a_file_of_another_is_not_restored_in_place() {
     place.mount("checkpoint=0").ok();
     nenrin(["restore", &place.text("mnt/open"), "--at", "then", "--in-place"]).ok();
     assert_eq!(fs::read_to_string(&open).unwrap(), "then");
+}
+
+/// What the group of then was granted another group is not.
+#[test]
+fn another_group_is_granted_no_more_than_others() {
+    let Some(place) = shared_place() else { return };
+    write(&place, "mnt/his/f", "f");
+    chown(place.path("mnt/his/f"), None, Some(5)).unwrap();
+    fs::set_permissions(place.path("mnt/his/f"), fs::Permissions::from_mode(0o664)).unwrap();
+    // What is made there is of a group that is not his.
+    fs::create_dir(place.path("mnt/his/d")).unwrap();
+    chown(place.path("mnt/his/d"), Some(65534), Some(5)).unwrap();
+    fs::set_permissions(place.path("mnt/his/d"), fs::Permissions::from_mode(0o2755)).unwrap();
+    fs::write(place.path("mnt/his/g"), "g").unwrap();
+    chown(place.path("mnt/his/g"), Some(65533), Some(65534)).unwrap();
+    fs::set_permissions(place.path("mnt/his/g"), fs::Permissions::from_mode(0o640)).unwrap();
+    let cno = checkpoint(&place);
+    let restored = |from: &str, to: &str| {
+        let told = as_nobody(&place, &format!("./nenrin restore --json {from} --at {cno} --to {to}")).unwrap().json();
+        let meta = fs::metadata(place.path(to)).unwrap();
+        let lost = ["owners_lost", "permissions_lost"].map(|lost| told[lost].as_u64().unwrap());
+        (meta.uid(), meta.gid(), meta.mode() & 0o7777, lost)
+    };
+    assert_eq!(restored("mnt/his/f", "mnt/his/f2"), (65534, 65534, 0o644, [1, 1]));
+    // His own group it gets, although not the owner.
+    assert_eq!(restored("mnt/his/g", "mnt/his/d/g2"), (65534, 65534, 0o640, [1, 0]));
 }
 
 /// By the device root is told where another user has mounted it, and unmounts it by the directory; also where its program has ended.

@@ -6,6 +6,7 @@ use crate::restore::{cut, restore};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -153,4 +154,54 @@ fn root_makes_no_device_node_that_a_user_tells_of() {
     assert_eq!(fs::read(place.path("back/f")).unwrap(), b"f");
     assert!(fs::symlink_metadata(place.path("back/null")).is_err());
     assert_eq!(fs::metadata(place.path("back")).unwrap().uid(), 0);
+}
+
+/// The checkpoint that was made to keep what is replaced is deleted while the copy is made: another one has it.
+#[test]
+fn a_checkpoint_that_goes_during_the_copy_is_made_anew() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    for n in 0..2000 {
+        fs::write(place.path(&format!("mnt/d/{n}")), "then").unwrap();
+    }
+    let cno = cut(&place);
+    fs::remove_dir_all(place.path("mnt/d")).unwrap();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    fs::write(place.path("mnt/d/new"), "now").unwrap();
+    let kept = || -> Vec<u64> {
+        let all = nenrin(["checkpoint", "list", "--json", &place.text("mnt")]).json();
+        all.as_array().unwrap().iter().map(|c| c["cno"].as_u64().unwrap()).collect()
+    };
+    let mut command = command(["restore", "--json", &place.text("mnt/d"), "--at", &cno, "--force"]);
+    let restore = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let names = || fs::read_dir(place.path("mnt")).unwrap().map(|e| e.unwrap().file_name());
+    wait_until("it copies", || names().any(|n| n.as_encoded_bytes().starts_with(b".restoring-")));
+    signal(restore.id(), "STOP");
+    assert_eq!(fs::read_dir(place.path("mnt/d")).unwrap().count(), 1, "it was done too soon");
+    let first = *kept().last().unwrap();
+    // Who has it open keeps the rule from thinning it.
+    let state = place.path(&format!("mnt/.nenrin/at/{first}"));
+    let mut open = fs::read_dir(format!("/proc/{}/fd", restore.id())).unwrap();
+    assert!(open.any(|fd| fs::read_link(fd.unwrap().path()).is_ok_and(|leads| leads == state)), "it is not in use");
+    nenrin(["checkpoint", "delete", &place.text("mnt"), &first.to_string()]).ok();
+    assert!(!kept().contains(&first));
+    signal(restore.id(), "CONT");
+    let out = Out::of(restore.wait_with_output().unwrap());
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    let keeper = told["replaced_kept_in"].as_u64().unwrap();
+    assert!(out.code == 0 && keeper > first && kept().contains(&keeper), "{first}: {out:?}");
+    let old = place.path(&format!("mnt/.nenrin/at/{keeper}/d/new"));
+    assert_eq!(fs::read_to_string(old).unwrap(), "now");
+    assert_eq!(fs::read_dir(place.path("mnt/d")).unwrap().count(), 2000);
+    // The rule says until when it has that, and is told.
+    assert!(told["replaced_kept_until"].as_str().unwrap().starts_with("20"), "{told}");
+    let told = nenrin(["restore", &place.text("mnt/d/7"), "--at", &cno, "--force"]).ok();
+    assert!(told.contains(" has what was there, and is kept until 20"), "{told}");
+    nenrin(["retention", "set", &place.text("mnt"), "forever:all"]).ok();
+    let told = nenrin(["restore", "--json", &place.text("mnt/d/8"), "--at", &cno, "--force"]).json();
+    assert_eq!(told["replaced_kept_until"], "forever", "{told}");
 }

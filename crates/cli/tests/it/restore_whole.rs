@@ -62,7 +62,7 @@ fn permissions_for_who_did_not_mount() {
     fs::create_dir(place.path("mnt/his")).unwrap();
     for (name, owner, mode) in [("his/own", 65534, 0o664), ("his/roots", 0, 0o664)] {
         fs::write(place.path("mnt").join(name), name).unwrap();
-        chown(place.path("mnt").join(name), Some(owner), Some(0)).unwrap();
+        chown(place.path("mnt").join(name), Some(owner), Some(owner)).unwrap();
         fs::set_permissions(place.path("mnt").join(name), Permissions::from_mode(mode)).unwrap();
     }
     chown(place.path("mnt/his"), Some(65534), Some(65534)).unwrap();

@@ -130,6 +130,24 @@ fn numbers_that_no_device_has() {
     }
 }
 
+/// Names in a trace are whoever's made it. A program gets them as they are.
+#[test]
+fn cells_steer_no_terminal() {
+    if !has("script") {
+        return;
+    }
+    let place = Place::new();
+    trace_of(&place, "a\u{1b}[2Jb", &[("sd\u{1b}]0;x\u{7}", 1 << 20)], 0);
+    let told = |script: &str| shell(script, place.dir()).ok();
+    let plain = told("$NENRIN trace report --csv a*");
+    assert!(plain.contains("a\u{1b}[2Jb") && plain.contains("sd\u{1b}]0;x\u{7}"), "{plain:?}");
+    let shown = told("script -qec '$NENRIN trace report --csv a*' /dev/null");
+    assert!(shown.contains("a\u{fffd}[2Jb,") && shown.contains("sd\u{fffd}]0;x\u{fffd},"), "{shown:?}");
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    let full = shell("$NENRIN trace report --csv a* >/dev/full", place.dir());
+    full.fails(1, &["standard output: No space left"]);
+}
+
 #[test]
 fn text_of_other_tools() {
     let place = Place::new();

@@ -9,7 +9,7 @@ use crate::size::parse_bytes;
 use crate::{output, tag};
 use nenrin_trace::analysis::{self, Request};
 use std::fs;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 #[derive(Default)]
@@ -93,8 +93,8 @@ pub fn read(path: &Path, map: Option<&Map>, volume: Option<&Path>) -> Result<Vie
 
 /// One line for each request of all traces.
 fn csv(paths: &[PathBuf]) -> Outcome {
-    let out = std::io::stdout().lock();
-    let mut out = std::io::BufWriter::new(out);
+    let cell = if std::io::stdout().is_terminal() { steady } else { quoted };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut result =
         writeln!(out, "trace,seconds,device,operation,flags,offset,bytes,latency_us,error,pid,process,phase");
     for path in paths {
@@ -102,7 +102,7 @@ fn csv(paths: &[PathBuf]) -> Outcome {
         let name = path.display().to_string();
         let found = analysis::read(path, |r, process, phase| {
             if result.is_ok() {
-                result = row(&mut out, &name, &header, r, process, phase);
+                result = row(&mut out, cell, &header, r, &[&name, process, phase]);
             }
         })?;
         let view = View::new(path, found);
@@ -112,18 +112,17 @@ fn csv(paths: &[PathBuf]) -> Outcome {
     }
     // A reader that has gone away is no failure.
     match result.and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Fail::at("standard output", e)),
         _ => Ok(0),
     }
 }
 
 fn row(
     out: &mut impl Write,
-    trace: &str,
+    cell: fn(&str) -> String,
     header: &nenrin_trace::Header,
     r: &Request,
-    process: &str,
-    phase: &str,
+    [trace, process, phase]: &[&str; 3],
 ) -> std::io::Result<()> {
     let e = &r.event;
     let device = header.devices.get(usize::from(e.device));
@@ -131,9 +130,9 @@ fn row(
     writeln!(
         out,
         "{},{:.9},{},{},{},{},{},{},{},{},{},{}",
-        quoted(trace),
+        cell(trace),
         e.nanos as f64 / 1e9,
-        quoted(device.map_or("", |d| d.name.as_str())),
+        cell(device.map_or("", |d| d.name.as_str())),
         e.op.name(),
         e.flags.letters(),
         e.sector.saturating_sub(start).saturating_mul(nenrin_trace::SECTOR_BYTES),
@@ -141,8 +140,8 @@ fn row(
         r.latency.map(|n| format!("{:.3}", n as f64 / 1e3)).unwrap_or_default(),
         r.error,
         e.pid,
-        quoted(process),
-        quoted(phase)
+        cell(process),
+        cell(phase)
     )
 }
 
@@ -151,11 +150,17 @@ fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
+/// The same for a person at a terminal, which no name of a trace steers.
+fn steady(text: &str) -> String {
+    quoted(&output::printable(text))
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
     fn cells_of_csv() {
         assert_eq!(super::quoted("kworker/0:1"), "kworker/0:1");
         assert_eq!(super::quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(super::steady("a\u{1b}[2J,\nb"), "\"a\u{fffd}[2J,\u{fffd}b\"");
     }
 }
