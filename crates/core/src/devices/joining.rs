@@ -52,6 +52,12 @@ impl Devices {
         stale.into_iter().filter(|i| !leaves(i) || broken(Break::LeavingJoins)).collect()
     }
 
+    /// How many devices have come to take part, or were about to, since the volume was opened. Who read this before they saw that none joins, and
+    /// finds it unchanged when they see that all are active, had all of them before them all the time.
+    pub fn joins(&self) -> u64 {
+        self.joins.load(SeqCst)
+    }
+
     /// The place of the device that joins, if one does.
     pub fn joining(&self) -> Option<u16> {
         self.roster().joining.as_ref().map(|j| j.index)
@@ -321,6 +327,10 @@ impl Devices {
         }
         if self.give_up_unlisted(&mut table, joiner.index) {
             return Ok(false);
+        }
+        // Before it counts as active: who sees that sees this, too.
+        if !broken(Break::JoinUncounted) {
+            self.joins.fetch_add(1, SeqCst);
         }
         let failed = if roster.has(&joiner) {
             self.admit(&mut table, &joiner)

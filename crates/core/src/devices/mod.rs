@@ -303,6 +303,8 @@ pub(crate) struct Devices {
     preparing: Mutex<Option<Arc<Prepared>>>,
     /// What reports tell of the table.
     shown: Mutex<Shown>,
+    /// See [`Devices::joins`].
+    joins: AtomicU64,
 }
 
 impl Devices {
@@ -331,6 +333,7 @@ impl Devices {
             apart: Mutex::default(),
             preparing: Mutex::default(),
             shown,
+            joins: AtomicU64::new(0),
         })
     }
 

@@ -81,6 +81,8 @@ pub(in super::super) struct Wiper {
     stage: Stage,
     /// Inodes on the list when it began: with more it begins anew.
     listed: usize,
+    /// How many devices had come to take part by then: with another one it begins anew, whose free space nobody has looked at.
+    joins: u64,
     /// Segments left when the round began, and rounds since that changed.
     left: u64,
     idle_rounds: u32,
@@ -188,12 +190,16 @@ impl Fs {
     fn wipe_on(&self, wiper: &mut Wiper, listed: usize) -> Result<u64> {
         let (next, cost) = match std::mem::take(&mut wiper.stage) {
             Stage::Begin => {
+                let joins = self.storage.devices().joins();
+                if self.storage.devices().joining().is_some() {
+                    return Ok(1);
+                }
                 let mut inner = self.lock_to_change()?;
                 inner.segments().end_wipe();
                 let past = inner.state.history.iter().map(|t| t.tree.id());
                 // The live tree first: nothing of it becomes history then.
                 let trees = past.chain([TreeId::LIVE]).collect();
-                *wiper = Wiper { listed, ..Wiper::default() };
+                *wiper = Wiper { listed, joins, ..Wiper::default() };
                 (Stage::Remove { trees, from: Key::first() }, 1)
             }
             Stage::Remove { trees, from } => (self.remove_next(trees, from)?, u64::from(NODE_BLOCKS)),
@@ -455,7 +461,8 @@ impl Fs {
         loop {
             let mut inner = self.lock_to_change()?;
             let list = inner.state.forgetting.len();
-            if list == 0 || list > wiper.listed || inner.state.segments.unwiped_count() > 0 {
+            let has_joined = self.storage.devices().joins() != wiper.joins;
+            if has_joined || list == 0 || list > wiper.listed || inner.state.segments.unwiped_count() > 0 {
                 inner.segments().end_wipe();
                 return Ok(Stage::Begin);
             }
@@ -488,5 +495,80 @@ impl Inner {
             stuck.len(),
             if stuck.len() > 3 { ", ..." } else { "" }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Still, create};
+    use crate::{MkfsOptions, MountOptions, mkfs_on};
+    use nenrin_device::{BlockDevice, MemDevice};
+    use nenrin_format::superblock::Profile;
+
+    const OLD: u8 = 0xa7;
+
+    fn has_old(device: &MemDevice) -> bool {
+        device.snapshot().chunks(BLOCK_BYTES).any(|b| b.iter().all(|b| *b == OLD))
+    }
+
+    /// All is wiped but what an absent device has; that is back, and takes part before whoever brought it up to date says so.
+    fn a_device_joins_before_the_list_ends() {
+        let memory = [Arc::new(MemDevice::new(32 << 20)), Arc::new(MemDevice::new(32 << 20))];
+        let all: Vec<Arc<dyn BlockDevice>> = memory.iter().map(|m| m.clone() as Arc<dyn BlockDevice>).collect();
+        let clock: Arc<dyn crate::Clock> = Arc::new(Still);
+        mkfs_on(&all, &clock, &MkfsOptions { profile: Profile::Mirror, ..MkfsOptions::default() }).unwrap();
+        let open = |which: &[Arc<dyn BlockDevice>]| {
+            let options = MountOptions { degraded: true, ..MountOptions::default() };
+            Fs::open(which.to_vec(), clock.clone(), options).unwrap()
+        };
+        let fs = open(&all);
+        fs.forget_free().unwrap();
+        fs.close().unwrap();
+        let fs = open(&all[..1]);
+        create(&fs, "missed");
+        fs.close().unwrap();
+        let bytes = AlignedBuf::padded(&vec![OLD; 1 << 20]);
+        memory[1].write(24 << 20, Arc::new(bytes)).unwrap();
+        let fs = open(&all);
+        let devices = fs.storage.devices();
+        for _ in 0..1000 {
+            if fs.forget_step(1 << 20).unwrap().is_none_or(|s| s.waits.is_some()) {
+                break;
+            }
+        }
+        assert!(fs.forget_status().unwrap().waits.unwrap().contains("absent"));
+        assert!(has_old(&memory[1]));
+        devices.begin_joining(1, None);
+        let used = |inner: &Inner| {
+            let all = inner.state.segments.iter().map(|(no, _)| no);
+            all.filter(|no| !inner.state.segments.is_free(*no)).collect::<Vec<_>>()
+        };
+        let segments = used(&fs.lock());
+        for no in segments {
+            let copied = devices.copy(Addr::new(no, 0), fs.storage.segment_blocks, Some(&<_>::default())).unwrap();
+            assert!(matches!(copied, crate::devices::Copied::Done { .. }), "{copied:?}");
+        }
+        assert!(fs.storage.end_joining([0; 16]).unwrap());
+        for _ in 0..1000 {
+            if fs.forget_step(1 << 20).unwrap().is_none() {
+                break;
+            }
+        }
+        assert!(fs.forget_status().is_none(), "{:?}", fs.forget_status());
+        assert!(!has_old(&memory[1]), "it counts as wiped");
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn what_a_device_that_joins_has_in_free_space_is_wiped() {
+        a_device_joins_before_the_list_ends();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "it counts as wiped")]
+    fn a_device_that_joins_unseen_is_noticed() {
+        crate::breaks::with(Break::JoinUncounted, a_device_joins_before_the_list_ends);
     }
 }
