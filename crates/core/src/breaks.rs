@@ -578,6 +578,8 @@ pub enum Break {
     CountsInOrder,
     /// Forgetting what no state has wipes nothing.
     ForgetFreeSkipped,
+    /// Forgetting ends with whatever lies where no segment does.
+    OutsideUnwiped,
     /// What comes out of a kernel's cache moves the times that this kernel has.
     CacheMovesTimes,
     /// What comes out of a kernel's cache and of which no time follows leaves the file as old as it was.

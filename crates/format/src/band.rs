@@ -4,6 +4,7 @@ use crate::disk_struct;
 use crate::layout::le::{U32, U64};
 use crate::superblock::{AREA_BLOCKS, DEVICES_MAX};
 use crate::{BLOCK_BYTES, COUNTER_MAX, Invalid, SegmentNo};
+use std::ops::Range;
 
 /// Segment numbers without a band that a volume may have.
 pub const NUMBERS_UNUSED_MAX: u64 = 1 << 24;
@@ -64,6 +65,19 @@ impl Band {
         let start = self.members.get(column).map_or(0, |m| u64::from(m.1));
         let cells = self.cells_of(self.segments, segment_blocks).saturating_sub(column as u64);
         (start, cells.div_ceil((self.members.len() as u64).max(1)))
+    }
+    /// The blocks that the band takes on one of its devices.
+    #[must_use]
+    pub fn blocks(&self, column: usize, segment_blocks: u32) -> Range<u64> {
+        let (start, units) = self.units(column, segment_blocks);
+        let unit = u64::from(UNIT_BLOCKS);
+        let first = AREA_BLOCKS.saturating_add(start.saturating_mul(unit));
+        // A device alone holds whole segments, of any length.
+        let blocks = match self.members.len() {
+            1 => self.segments.saturating_mul(u64::from(segment_blocks)),
+            _ => units.saturating_mul(unit),
+        };
+        first..first.saturating_add(blocks)
     }
     /// Cells of so many of its segments.
     #[must_use]

@@ -1,7 +1,7 @@
 //! What the parts of a root slot must say of each other: where bands lie on devices of which length.
 
 use crate::row_log::ROW_LOG_UNITS;
-use crate::superblock::{AREA_BLOCKS, Band, Superblock, UNIT_BLOCKS};
+use crate::superblock::{AREA_BLOCKS, Superblock, UNIT_BLOCKS};
 use crate::{BLOCK_BYTES, Invalid};
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl Superblock {
             if band.parity && band.members[column].1 < ROW_LOG_UNITS {
                 return Err(Invalid::Bounds);
             }
-            taken.push(self.blocks_of(band, column));
+            taken.push(band.blocks(column, self.segment_blocks));
         }
         // A band that begins in the midst of a row, and is short, takes nothing of some of its devices.
         taken.retain(|r| !r.is_empty());
@@ -49,26 +49,13 @@ impl Superblock {
         }
         Ok(())
     }
-
-    /// The blocks of a device that a band takes.
-    fn blocks_of(&self, band: &Band, column: usize) -> Range<u64> {
-        let (start, units) = band.units(column, self.segment_blocks);
-        let unit = u64::from(UNIT_BLOCKS);
-        let first = AREA_BLOCKS.saturating_add(start.saturating_mul(unit));
-        // A device alone holds whole segments, of any length.
-        let blocks = match band.members.len() {
-            1 => band.segments.saturating_mul(u64::from(self.segment_blocks)),
-            _ => units.saturating_mul(unit),
-        };
-        first..first.saturating_add(blocks)
-    }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 mod tests {
     use super::*;
-    use crate::superblock::{DeviceEntry, Profile};
+    use crate::superblock::{Band, DeviceEntry, Profile};
     use crate::{Addr, Epoch, Generation, SegmentNo, Seq, Time};
 
     const SEGMENT: u32 = 64;

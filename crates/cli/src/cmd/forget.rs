@@ -29,10 +29,8 @@ pub const COMMAND: Command = Command {
             beside them (path_bytes, shared_with_bytes, elsewhere_bytes).\n\
             Only root may, and who mounted the volume where all of it is his: where root mounted it, root alone. What it cannot\n\
             reach: blocks that a copy made by cp or restore shares (it is named), what a flash device keeps besides, devices that\n\
-            were removed or replaced before, what lies behind the end of a device that was made shorter, places on devices that\n\
-            hold no segment any more since devices were added, removed or resized (the end of the larger device of a mirror of\n\
-            two, say), copies that the host or a backup made, and memory of programs and of the kernel, which drops what it\n\
-            keeps of past states.",
+            were removed or replaced before, what lies behind the end of a device that was made shorter, copies that the host or\n\
+            a backup made, and memory of programs and of the kernel, which drops what it keeps of past states.",
     examples: &[
         ("forget ~/work/secret.txt", "lists what goes, asks, forgets and wipes"),
         ("forget --yes ~/work/gone.txt", "what was removed long ago, too"),
@@ -51,7 +49,7 @@ const MAY_BE_LEFT: &str =
 
 /// What no command can do.
 const NOT_REACHED: &str = "not reached: what flash devices keep besides, devices removed or replaced before, what is behind the end of one made shorter, \
-     places on devices that hold no segment any more since devices were added, removed or resized, copies on the host or in backups, and memory of programs and the kernel";
+     copies on the host or in backups, and memory of programs and the kernel";
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (mut json, mut yes) = (false, false);

@@ -120,7 +120,6 @@ impl Layout {
     }
 
     /// Where segments lie.
-    #[cfg(test)]
     pub fn bands(&self) -> &[Band] {
         &self.bands
     }

@@ -18,6 +18,7 @@ mod apart;
 mod assemble;
 mod joining;
 mod layout;
+mod outside;
 mod parity;
 pub(crate) mod plan;
 mod rate;
@@ -38,6 +39,7 @@ pub use assemble::go_together;
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;
 pub(crate) use layout::{Avoided, Layout};
+pub(crate) use outside::{Outside, Zeroed};
 pub(crate) use plan::bands_for;
 pub(crate) use rows::RowId;
 

@@ -531,3 +531,86 @@ fn a_device_without_its_last_block_is_said_to_be_truncated() {
 fn a_length_that_is_not_measured_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::TailUnmeasured, a_device_lacks_its_last_block);
 }
+
+const OLD: u8 = 0xa7;
+
+impl World {
+    /// Writes until there is no room, and removes it again.
+    fn fill_with_old(&self) {
+        let fs = self.fs();
+        let ino = fs.create(Ino::ROOT, b"filler", &file(0o600)).unwrap().ino;
+        let fits = |i: u64| fs.write(ino, i << 20, &[OLD; 1 << 20], 0).is_ok() && fs.fsync_wait(ino).is_ok();
+        let count = (0..200).find(|i| !fits(*i)).unwrap();
+        assert!(count > 10, "{count}");
+        fs.unlink(Ino::ROOT, b"filler").unwrap();
+        for _ in 0..50 {
+            self.clock.0.fetch_add(1_000_000_000, std::sync::atomic::Ordering::Relaxed);
+            fs.tick().unwrap();
+        }
+    }
+    /// How many blocks of a device are old content.
+    fn old_blocks(&self, device: usize) -> usize {
+        let device = &self.devices[device];
+        let bytes = device.read(0, device.geometry().bytes as usize).unwrap();
+        bytes.chunks(BLOCK_BYTES).filter(|b| b.iter().all(|b| *b == OLD)).count()
+    }
+    /// Makes a file, removes it, and has it forgotten.
+    fn forget_one(&self) {
+        let fs = self.fs();
+        let ino = fs.create(Ino::ROOT, b"secret", &file(0o600)).unwrap().ino;
+        fs.write(ino, 0, &[OLD; 1 << 18], 0).unwrap();
+        fs.checkpoint_create(None).unwrap();
+        fs.unlink(Ino::ROOT, b"secret").unwrap();
+        crate::forget::forget(fs, &[b"secret"]).unwrap();
+        let stuck = |s: Option<nenrin_core::ForgetStatus>| s.is_some_and(|s| s.waits.is_some());
+        let done = (0..20_000).any(|_| {
+            let status = fs.forget_step(1 << 20).unwrap();
+            assert!(!stuck(status.clone()), "{status:?}");
+            status.is_none()
+        });
+        assert!(done, "no end: {:?}", fs.forget_status());
+    }
+}
+
+/// Of unequal devices one is removed, so that a part of the largest has no segments any more; what they held is forgotten.
+fn what_lay_where_no_segment_lies_is_forgotten() {
+    for (profile, sizes, gone) in [
+        (Profile::Mirror, &[24, 40, 56][..], 1),
+        (Profile::Parity, &[24, 32, 40, 56], 2),
+        (Profile::Single, &[24, 33], 0),
+    ] {
+        let mut w = World::new(profile, sizes);
+        w.fill(3, FILE);
+        w.fill_with_old();
+        w.fs().device_remove(gone).unwrap();
+        w.finish(FILE);
+        let stay: Vec<usize> = (0..sizes.len()).filter(|i| *i != usize::from(gone)).collect();
+        assert!(w.old_blocks(sizes.len() - 1) > 0, "{profile:?}: nothing was there");
+        w.forget_one();
+        w.read_all(FILE);
+        for device in &stay {
+            assert_eq!(w.old_blocks(*device), 0, "{profile:?}: device {device} has what was forgotten");
+        }
+        w.fs().close().unwrap();
+        w.fs = None;
+        w.devices.remove(usize::from(gone));
+        w.is_clean();
+        w.mount();
+        w.read_all(FILE);
+        w.write(0, FILE);
+        w.read_all(FILE);
+        w.close();
+    }
+}
+
+#[test]
+fn forgetting_reaches_where_no_segment_lies_any_more() {
+    what_lay_where_no_segment_lies_is_forgotten();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "has what was forgotten")]
+fn what_is_left_where_no_segment_lies_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::OutsideUnwiped, what_lay_where_no_segment_lies_is_forgotten);
+}

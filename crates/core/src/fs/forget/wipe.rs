@@ -1,6 +1,6 @@
 //! Wiping: from the list of what is to be forgotten to devices that hold
 //! nothing of it. A round goes through the stages below, until no segment is
-//! left that may hold something.
+//! left that may hold something; then come the places that no segment has.
 //!
 //! Invariants
 //! 1. A segment is noted as wiped only when it was free and out of allocation, and every copy of
@@ -9,8 +9,11 @@
 //! 3. Nothing is zeroed that is not free.
 //! 4. What this takes is above the floor: it never takes what an index checkpoint needs.
 
+mod outside;
+
 use super::super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
+use crate::devices::Outside;
 use crate::segments::{KIND_INDEX, SegmentState};
 use crate::{Error, Result, Standing};
 use nenrin_device::AlignedBuf;
@@ -73,6 +76,10 @@ enum Stage {
     Content { at: u64 },
     /// Index checkpoints free what was emptied.
     Renew,
+    /// Zeroing places that no segment has: how far that came, if it has begun.
+    Outside(Option<Outside>),
+    /// Taking inodes off the list.
+    End,
 }
 
 /// What is known of wiping between steps.
@@ -237,6 +244,8 @@ impl Fs {
                 self.renew()?;
                 (self.end_round(wiper)?, 1)
             }
+            Stage::Outside(come) => self.wipe_outside(wiper, come)?,
+            Stage::End => (self.end_list(wiper)?, 1),
         };
         wiper.stage = next;
         Ok(cost)
@@ -452,11 +461,23 @@ impl Fs {
             }
             return Ok(again);
         }
-        // A device that fails to flush is absent from then on, and holds what it held.
+        Ok(Stage::Outside(None))
+    }
+
+    /// Why nothing can end, where a device takes no part: it holds what it held.
+    fn why_absent(&self) -> Option<String> {
+        let health = self.health();
+        let d = health.iter().find(|d| d.standing != Standing::Active)?;
+        Some(format!("device {} is absent; what is on it is wiped when it is back", d.index + 1))
+    }
+
+    /// Nothing is left anywhere: takes all off the list. The stage after that.
+    fn end_list(&self, wiper: &mut Wiper) -> Result<Stage> {
+        // A device that fails to flush is absent from then on.
         self.flush_device()?;
-        if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
-            wiper.waits = Some(format!("device {} is absent; what is on it is wiped when it is back", d.index + 1));
-            return Ok(again);
+        if let Some(why) = self.why_absent() {
+            wiper.waits = Some(why);
+            return Ok(Stage::Free { at: 0 });
         }
         loop {
             let mut inner = self.lock_to_change()?;
