@@ -13,7 +13,6 @@ use super::roster::Roster;
 use super::rows::{ParityStanding, xor};
 use super::whole_rows::{block_bytes, moved, read_here};
 use super::{Devices, Member};
-use crate::breaks::{Break, broken};
 use crate::mixture::mixed;
 use crate::vouched::Vouched;
 use nenrin_device::{AlignedBuf, DeviceError, Op};
@@ -229,16 +228,12 @@ impl Back<'_> {
                 bytes[block_bytes(i)].copy_from_slice(own);
             }
         }
-        let mut is_wrong = vec![false; count as usize];
         for v in vouched.iter().flat_map(|all| overlapping(all, first, count)) {
             let (from, to, n) = shared(v, first, count);
             if (to..to + n).all(|i| !lost[i as usize] && !both.is_unlike(i)) {
                 continue;
             }
-            let Some(right) = self.right(v, &self.read_vouched(v, first, both)) else {
-                is_wrong[to as usize..(to + n) as usize].fill(true);
-                continue;
-            };
+            let Some(right) = self.right(v, &self.read_vouched(v, first, both)) else { continue };
             for i in 0..n {
                 bytes[block_bytes(to + i)].copy_from_slice(&right[block_bytes(from + i)]);
                 lost[(to + i) as usize] = false;
@@ -257,12 +252,6 @@ impl Back<'_> {
                     lost[i as usize] = false;
                 }
             }
-        }
-        // Of which nothing vouches stays as the device itself has it. That may be of an earlier life of the segment, and whoever reads it
-        // compares it with a checksum of their own; but it is what there is, and that nobody else has it is no reason to keep the device out.
-        // What is vouched for and not right with it is lost.
-        for i in (0..count).filter(|i| both.own.block(*i).is_some()) {
-            lost[i as usize] &= is_wrong[i as usize] || broken(Break::OwnCountsLost);
         }
         Decided { bytes, lost }
     }
@@ -311,7 +300,7 @@ impl Back<'_> {
 /// What has been decided of some blocks.
 struct Decided {
     bytes: AlignedBuf,
-    /// Blocks that neither the others could give nor the device itself has, or that are vouched for and nowhere right.
+    /// Blocks that neither the others could give nor anything vouched for.
     lost: Vec<bool>,
 }
 
@@ -399,10 +388,7 @@ impl Devices {
             }
         }
         for parity in &parities {
-            let is_lost = |i: &u32| {
-                parity.new.block(*i).is_none() && (parity.own.block(*i).is_none() || broken(Break::OwnCountsLost))
-            };
-            lost += (0..UNIT_BLOCKS).filter(is_lost).count() as u32;
+            lost += (0..UNIT_BLOCKS).filter(|i| parity.new.block(*i).is_none()).count() as u32;
             let wanted = back.decide_parity(parity, vouched, first, &both);
             if let Some(range) =
                 enclosing((0..UNIT_BLOCKS).map(|i| anew || parity.own.block(i) != Some(&wanted[block_bytes(i)])))

@@ -7,7 +7,7 @@ use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::format::{BLOCK_BYTES, Epoch};
 use nenrin_core::{AlignedBuf, MountOptions};
-use nenrin_device::{BlockDevice, Fault};
+use nenrin_device::BlockDevice;
 use std::sync::Arc;
 
 const OLD_BYTES: usize = 8 << 20;
@@ -129,56 +129,4 @@ fn only_what_a_member_missed_is_written_to_it() {
         let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
         assert!(report.clean(), "{:?}", report.findings);
     }
-}
-
-/// What is cut off to one block: less than a segment.
-const CUT_BYTES: usize = 128 << 10;
-
-/// Each segment has something that is needed, and mostly what is needed no more: where one device fails reads of that, nothing is lost.
-fn what_nobody_needs_cannot_be_read_elsewhere(profile: Profile, width: usize, failing: usize) {
-    let w = World::new(profile, &vec![64; width]);
-    let all: Vec<usize> = (0..width).collect();
-    let fs = w.open(&all, MountOptions::default()).unwrap();
-    for i in 0..200 {
-        let ino = write(&fs, &format!("cut {i}"), b"");
-        fs.setxattr(ino, b"user.nenrin.history", b"none", nenrin_core::XattrMode::Any).unwrap();
-        fs.write(ino, 0, &content(i, CUT_BYTES), 0).unwrap();
-        fs.fsync_wait(ino).unwrap();
-        let size = Some(BLOCK_BYTES as u64);
-        fs.setattr(ino, &nenrin_core::SetAttr { size, ..nenrin_core::SetAttr::default() }).unwrap();
-    }
-    fs.close().unwrap();
-    let others: Vec<usize> = all.iter().copied().filter(|i| *i != 1).collect();
-    let fs = w.open(&others, degraded()).unwrap();
-    write(&fs, "missed", &content(2000, 9000));
-    fs.close().unwrap();
-    let old: Vec<u8> = (0..200).flat_map(|i| content(i, CUT_BYTES)).collect();
-    let old: std::collections::HashSet<&[u8]> = old.chunks_exact(BLOCK_BYTES).collect();
-    let there = w.members[failing].read(0, 64 << 20).unwrap();
-    let mut count = 0;
-    for (i, block) in there.chunks_exact(BLOCK_BYTES).enumerate() {
-        if old.contains(block) {
-            let at = (i * BLOCK_BYTES) as u64;
-            w.faults[failing].inject(Fault::FailReads { range: at..at + BLOCK_BYTES as u64 });
-            count += 1;
-        }
-    }
-    assert!(count > 4096, "{count}");
-    let fs = w.open(&all, MountOptions::default()).unwrap();
-    bring_up(&fs);
-    assert_eq!(fs.join_failed(), None);
-    fs.close().unwrap();
-}
-
-#[test]
-fn what_a_member_has_itself_does_not_keep_it_out() {
-    what_nobody_needs_cannot_be_read_elsewhere(Profile::Mirror, 2, 0);
-}
-
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "no end")]
-fn a_member_that_is_kept_out_is_noticed() {
-    let own = nenrin_core::breaks::Break::OwnCountsLost;
-    nenrin_core::breaks::with(own, || what_nobody_needs_cannot_be_read_elsewhere(Profile::Mirror, 2, 0));
 }
