@@ -104,8 +104,6 @@ pub enum Break {
     UnreadIsEnd,
     /// Where no root is used, the list of what is to be forgotten is not sought.
     SalvageRemembers,
-    /// Where a repair starts from a root, what others have on the list of what is to be forgotten is not sought.
-    RootForgetsOthers,
     /// Of what is forgotten in a salvage, who stays for what is in it stays when that is gone.
     ForgottenOnce,
     /// An item that says what is to be forgotten, and whose value means nothing, goes in a repair.
@@ -320,8 +318,6 @@ pub enum Break {
     RowsUnsettled,
     /// Who wipes does not see that a device has come to take part meanwhile.
     JoinUncounted,
-    /// What only the device itself has that comes back counts as what can be read nowhere.
-    OwnCountsLost,
     /// A device that joins counts as up to date when half is copied.
     JoinHalf,
     /// What is copied to a device that joins is not copied again when it was written meanwhile.

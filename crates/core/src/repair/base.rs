@@ -14,7 +14,7 @@
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
 use super::behind_gap::BehindGap;
-use super::forgotten::{Forgotten, is_list_lost};
+use super::forgotten::Forgotten;
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::regain::{self, each};
 use super::salvage;
@@ -151,11 +151,6 @@ impl Candidate {
         }
         has
     }
-    /// Where something is missing of its log, or of its list of what is to be forgotten: whether it is of the list.
-    fn unsure_of_list(&self) -> Option<bool> {
-        let is_lost = self.trees.iter().any(|(tree, survey)| tree.id() == TreeId::SPACE && is_list_lost(survey));
-        (is_lost || self.log.damage.is_some()).then_some(is_lost)
-    }
     /// What is to be forgotten, as far as this root and its log can be read; `furthest`: what others prove to have been durable.
     fn tell_forgotten(&self, forgotten: &mut Forgotten, furthest: u64) -> Result<()> {
         forgotten.learn_log(&self.log.accepted)?;
@@ -218,7 +213,13 @@ pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Re
     if let Some(c) = all.get_mut(chosen) {
         c.miss(&storage, furthest)?;
     }
-    let held = held_by(&storage, &all, chosen, &found.roots)?;
+    let mut held = PerSegment::of(storage.numbers());
+    for c in all.iter().enumerate().filter(|(i, _)| *i < 2 || *i == chosen).map(|(_, c)| c) {
+        hold(c, &mut held)?;
+    }
+    for root in found.roots.iter().take(2) {
+        hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
+    }
     let forgotten = || {
         let mut out = Forgotten::default();
         all.iter().try_for_each(|c| c.tell_forgotten(&mut out, furthest)).map(|()| out)
@@ -236,19 +237,13 @@ pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Re
             return Ok(base.map(|base| Base { has_root: true, ..base }));
         }
     }
-    let (forgotten, unsure) = (forgotten()?, all.get(chosen).and_then(Candidate::unsure_of_list));
     let chosen = all.swap_remove(chosen);
     if chosen.superblock.generation != newest.generation {
         losses.mended(MendKind::OlderRoot, 1);
     }
     // Behind an older root the space of what was removed may have been used again.
     let is_recent = found.roots.iter().take(2).any(|r| r.generation == chosen.superblock.generation);
-    let mut base = start(storage, chosen, held, is_recent, losses)?;
-    // Another root, or the log behind it, may know of more.
-    if let Some(is_list_lost) = unsure {
-        forgotten.stays_so_behind(&mut base.state, is_list_lost, newest.written_at, losses)?;
-    }
-    Ok(Some(base))
+    start(storage, chosen, held, is_recent, losses).map(Some)
 }
 
 /// A root of which nothing is lost, else of the first `usable` ones, whose nodes are not written over, that of which least is lost; the
@@ -287,18 +282,6 @@ fn hold_segments(held: &mut PerSegment<bool>, segments: impl IntoIterator<Item =
     for segment in segments {
         held.change(segment, |held| *held = true);
     }
-}
-
-/// What the two newest of these and the chosen one may need.
-fn held_by(storage: &Storage, all: &[Candidate], chosen: usize, roots: &[Superblock]) -> Result<PerSegment<bool>> {
-    let mut held = PerSegment::of(storage.numbers());
-    for c in all.iter().enumerate().filter(|(i, _)| *i < 2 || *i == chosen).map(|(_, c)| c) {
-        hold(c, &mut held)?;
-    }
-    for root in roots.iter().take(2) {
-        hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
-    }
-    Ok(held)
 }
 
 /// Marks what a root and the log behind it may need.

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. What the space tree of any root that can be read, or any part of the log, says is to be forgotten is in nothing that a salvage brings
-//!    back, or a root of whose list or log something is missing, whatever the tree shows that it starts from: numbers are not given twice. It is on the list again, so that it is wiped.
+//!    back, whatever the tree shows that it starts from: numbers are not given twice. It is on the list again, so that it is wiped.
 //! 2. Where the list may have had more, that is told.
 
 use super::behind_gap::let_go;
@@ -23,17 +23,6 @@ use std::ops::ControlFlow;
 /// Items taken out of the tree at once.
 const BATCH: usize = 512;
 
-/// Where the space tree has the list.
-const fn list() -> (Key, Key) {
-    (Key::space(Kind::Forget, 0, 0), Key::space(Kind::Forget, u32::MAX, u64::MAX))
-}
-
-/// Whether some of the list may be in what is lost of a space tree.
-pub(super) fn is_list_lost(survey: &Survey) -> bool {
-    let (from, to) = list();
-    survey.lost.iter().any(|l| l.meets(&from, &to))
-}
-
 /// What is known to be forgotten.
 #[derive(Default)]
 pub(super) struct Forgotten {
@@ -45,14 +34,14 @@ pub(super) struct Forgotten {
 impl Forgotten {
     /// What the space tree of a root says, of which so much is lost; and whether nothing of the log behind it is missing.
     pub fn learn(&mut self, cache: &NodeCache, (tree, survey): &(Tree, Survey), has_log: bool) {
-        let (from, to) = list();
+        let (from, to) = (Key::space(Kind::Forget, 0, 0), Key::space(Kind::Forget, u32::MAX, u64::MAX));
         tree.scan_readable(cache, &from, &to, &mut |key, _| {
             if is_space_key(key) {
                 self.add(Ino(key.off));
             }
             ControlFlow::Continue(())
         });
-        self.is_all |= has_log && !is_list_lost(survey);
+        self.is_all |= has_log && !survey.lost.iter().any(|l| l.meets(&from, &to));
     }
 
     /// What parts of the log say.
@@ -72,35 +61,15 @@ impl Forgotten {
     }
 
     /// Takes it out of what was found, and puts it on the list.
-    pub fn stays_so(self, state: &mut State, now: Time, losses: &mut Losses) -> Result<()> {
-        self.tell_unknown(losses);
-        if broken(Break::SalvageRemembers) {
-            return Ok(());
-        }
-        self.come_back(state, now, losses)
-    }
-
-    /// The same where a repair starts from a root of which, or of the log behind it, something is missing; `is_list_lost`: of its list. A gap
-    /// in the log is told anyway.
-    pub fn stays_so_behind(self, state: &mut State, is_list_lost: bool, now: Time, losses: &mut Losses) -> Result<()> {
-        if is_list_lost {
-            self.tell_unknown(losses);
-        }
-        if self.inos.is_empty() || broken(Break::RootForgetsOthers) || broken(Break::GapForgetsNothing) {
-            return Ok(());
-        }
-        self.come_back(state, now, losses)
-    }
-
-    fn tell_unknown(&self, losses: &mut Losses) {
+    pub fn stays_so(mut self, state: &mut State, now: Time, losses: &mut Losses) -> Result<()> {
         if !self.is_all {
             let text =
                 "the list of what was being forgotten may have had more than is known; that has to be forgotten again";
             losses.add(LossKind::CheckpointsLost, About::Volume, text);
         }
-    }
-
-    fn come_back(mut self, state: &mut State, now: Time, losses: &mut Losses) -> Result<()> {
+        if broken(Break::SalvageRemembers) {
+            return Ok(());
+        }
         self.inos.extend(&state.forgetting);
         for ino in take_all_out(state, self.inos.iter().rev().copied().collect(), now)? {
             let text = "it was to be forgotten, and cannot be: that has to be asked for again";

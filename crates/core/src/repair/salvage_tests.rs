@@ -488,26 +488,9 @@ fn a_newer_tree_that_is_not_taken_is_noticed() {
     crate::breaks::with(crate::breaks::Break::NewerTreeLeft, || a_whole_tree_is_behind_a_gap(false));
 }
 
-/// Parts of the log that say what is forgotten are lost.
-fn destroy_what_says_so(damaged: &mut [u8]) {
-    let says_so =
-        |record: &Record<'_>| matches!(record, Record::Unlink { name: b"secret", .. } | Record::Forget { .. });
-    let mut lost = Vec::new();
-    for at in (0..damaged.len()).step_by(BLOCK_BYTES) {
-        let Ok(summary) = Header::decode(&damaged[at..]) else { continue };
-        let mut r = Reader::new(summary.records);
-        while let (PartialKind::Chain, false) = (summary.header.kind, r.is_empty()) {
-            lost.extend(Some(at).filter(|_| says_so(&Record::decode(&mut r).unwrap())));
-        }
-    }
-    assert!(lost.len() >= 2, "{lost:?}");
-    lost.into_iter().for_each(|at| damaged[at..at + BLOCK_BYTES].fill(0x5a));
-}
-
 /// A file is forgotten, and not wiped yet, when the top of all later trees is lost and with it the part of the log that says so: an older
-/// tree shows it. `listed`: the list of what is to be forgotten can be read; `deep`: with directories above it, which are younger;
-/// `named`: a snapshot has it, for which an older root is taken.
-fn what_is_forgotten_is_salvaged(listed: bool, deep: bool, named: bool) {
+/// tree shows it. `listed`: the list of what is to be forgotten can be read; `deep`: with directories above it, which are younger.
+fn what_is_forgotten_is_salvaged(listed: bool, deep: bool) {
     let memory = Arc::new(MemDevice::from_bytes(with_checkpoints(400)));
     let open = || Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
     let fs = open();
@@ -524,10 +507,6 @@ fn what_is_forgotten_is_salvaged(listed: bool, deep: bool, named: bool) {
     fs.close().unwrap();
     drop(fs);
     let fs = open();
-    if named {
-        fs.checkpoint_create(Some(b"keep")).unwrap();
-        fs.index_checkpoint(false).unwrap();
-    }
     let before = fs.superblock().generation.0;
     fs.unlink(inos.get(1).copied().unwrap_or(Ino::ROOT), b"secret").unwrap();
     for i in 1..inos.len() {
@@ -535,29 +514,34 @@ fn what_is_forgotten_is_salvaged(listed: bool, deep: bool, named: bool) {
     }
     fs.sync_all().unwrap();
     assert_eq!(fs.forget(&[b"secret"], &inos).unwrap(), inos.len() as u64);
-    let checkpoints = if named { 1 } else { 2 };
-    for _ in 0..checkpoints {
+    for _ in 0..2 {
         fs.setattr(Ino::ROOT, &SetAttr { mode: Some(0o755), ..SetAttr::default() }).unwrap();
         fs.index_checkpoint(false).unwrap();
     }
     drop(fs);
     let mut damaged = memory.snapshot();
-    assert!(
-        destroy_nodes(&mut damaged, |tree, level, generation| tree == 1 && level > 0 && generation > before)
-            >= checkpoints
-    );
+    assert!(destroy_nodes(&mut damaged, |tree, level, generation| tree == 1 && level > 0 && generation > before) >= 2);
     if !listed {
         destroy_nodes(&mut damaged, |tree, _, _| tree == TreeId::SPACE.0);
     }
-    destroy_what_says_so(&mut damaged);
+    let says_so =
+        |record: &Record<'_>| matches!(record, Record::Unlink { name: b"secret", .. } | Record::Forget { .. });
+    let mut lost = Vec::new();
+    for at in (0..damaged.len()).step_by(BLOCK_BYTES) {
+        let Ok(summary) = Header::decode(&damaged[at..]) else { continue };
+        let mut r = Reader::new(summary.records);
+        while let (PartialKind::Chain, false) = (summary.header.kind, r.is_empty()) {
+            lost.extend(Some(at).filter(|_| says_so(&Record::decode(&mut r).unwrap())));
+        }
+    }
+    assert!(lost.len() >= 2, "{lost:?}");
+    lost.into_iter().for_each(|at| damaged[at..at + BLOCK_BYTES].fill(0x5a));
     let (after, report) = repair(&damaged);
     let is_told = report.losses.iter().any(|l| l.text.contains("has to be forgotten again"));
     assert_eq!(is_told, !listed, "{:?}", report.losses);
     if !listed {
         return;
     }
-    let has_snapshot = read_only(&after).checkpoints().iter().any(|c| c.name.as_deref() == Some(&b"keep"[..]));
-    assert_eq!(has_snapshot, named, "{:?}", report.losses);
     let has_secret = |fs: &Fs| tree(fs, At::Live).values().any(|f| inos.contains(&f.ino));
     assert!(!has_secret(&read_only(&after)), "what was forgotten is back: {:?}", report.losses);
     // It is wiped in the end.
@@ -580,34 +564,21 @@ fn what_is_forgotten_is_salvaged(listed: bool, deep: bool, named: bool) {
 
 #[test]
 fn what_is_forgotten_stays_so_in_a_salvage() {
-    what_is_forgotten_is_salvaged(true, false, false);
-    what_is_forgotten_is_salvaged(true, true, false);
-    what_is_forgotten_is_salvaged(false, false, false);
+    what_is_forgotten_is_salvaged(true, false);
+    what_is_forgotten_is_salvaged(true, true);
+    what_is_forgotten_is_salvaged(false, false);
 }
 
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic(expected = "what was forgotten is back")]
 fn what_is_forgotten_and_comes_back_is_noticed() {
-    crate::breaks::with(crate::breaks::Break::SalvageRemembers, || what_is_forgotten_is_salvaged(true, false, false));
+    crate::breaks::with(crate::breaks::Break::SalvageRemembers, || what_is_forgotten_is_salvaged(true, false));
 }
 
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic(expected = "what was forgotten is back")]
 fn directories_that_are_forgotten_and_come_back_are_noticed() {
-    crate::breaks::with(crate::breaks::Break::ForgottenOnce, || what_is_forgotten_is_salvaged(true, true, false));
-}
-
-#[test]
-fn what_another_root_forgets_stays_so_in_an_older_one() {
-    what_is_forgotten_is_salvaged(true, false, true);
-    what_is_forgotten_is_salvaged(true, true, true);
-}
-
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "what was forgotten is back")]
-fn what_another_root_forgets_and_comes_back_is_noticed() {
-    crate::breaks::with(crate::breaks::Break::RootForgetsOthers, || what_is_forgotten_is_salvaged(true, false, true));
+    crate::breaks::with(crate::breaks::Break::ForgottenOnce, || what_is_forgotten_is_salvaged(true, true));
 }
