@@ -160,14 +160,12 @@ impl Work<'_> {
 
 /// Gives the owner and the group of `meta` by `set`, as far as the user may: whether it got both, and whether it got the group.
 pub fn owned(set: &dyn Fn(Option<u32>, Option<u32>) -> io::Result<()>, meta: &Metadata) -> io::Result<(bool, bool)> {
-    let is_refused = |set: &io::Result<()>| matches!(set, Err(e) if e.kind() == io::ErrorKind::PermissionDenied);
-    let both = set(Some(meta.uid()), Some(meta.gid()));
-    if !is_refused(&both) {
-        return both.map(|()| (true, true));
+    match set(Some(meta.uid()), Some(meta.gid())) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+        both => return both.map(|()| (true, true)),
     }
-    // Who may not give a file away may give it to a group of his.
-    let group = set(None, Some(meta.gid()));
-    if is_refused(&group) { Ok((false, false)) } else { group.map(|()| (false, true)) }
+    // Who may not give a file away may give it to a group of his, unless a quota or a server has it otherwise.
+    Ok((false, set(None, Some(meta.gid())).is_ok()))
 }
 
 /// The permissions where it has another group, which nobody granted more than all others: mode, and attributes. With an access list the

@@ -288,7 +288,10 @@ fn no_past(to: &Path) -> Fail {
 
 /// What a process left that was killed; another may have its number by now.
 fn left_behind(place: &Path) -> Fail {
-    Fail::at(place.display(), "left from a restore that was broken off; remove it")
+    Fail::at(
+        place.display(),
+        "left from a restore that was broken off, or kept since nothing else has what was replaced: look into it, then remove it",
+    )
 }
 
 /// Private directories in `above` whose processes are gone; this one has made none yet.
