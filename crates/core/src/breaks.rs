@@ -472,6 +472,8 @@ pub enum Break {
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.
     HeldAskedLeftOut,
+    /// In strict order such a commit tells them, and leaves out what is held back of other files.
+    AskedAheadOfHeld,
     /// Reads that are submitted begin at once, however many are under way.
     ReadsUnbounded,
     /// Recovery looks for the next partial of the log nowhere but right behind the last one.
@@ -724,6 +726,10 @@ pub enum Break {
     PiecesOverlooked,
     /// Of a file that is written here and there any number of ranges waits for its commit.
     RangesUnbounded,
+    /// A file whose truncation is held back may add any number of items to the index.
+    HeldItemsUnbounded,
+    /// Nodes that the index grows by when what was copied or written ahead is committed have no room kept for them.
+    NewNodesUnreserved,
     /// Of a name that is gone each checkpoint is asked whether it is known there what it stood for.
     EachStateAsked,
 }

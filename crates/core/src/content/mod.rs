@@ -80,6 +80,14 @@ impl Over {
     }
 }
 
+/// What extents with so many checksums take in the index, in items of the usual size.
+pub const fn items_of(extents: u64, crcs: u64) -> u64 {
+    extents + crcs / CRCS_OF_ITEM
+}
+
+/// So many checksums are as large as an item of a single block, about.
+const CRCS_OF_ITEM: u64 = 8;
+
 /// Ranges of file blocks that differ from the live tree, without overlap.
 #[derive(Debug, Default)]
 pub struct Overlay {
@@ -89,10 +97,13 @@ pub struct Overlay {
     dead: u64,
 }
 
-/// Blocks of the extents in an overlay.
+/// The extents in an overlay, and blocks of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
-    /// All of them.
+    extents: u64,
+    /// Their checksums.
+    crcs: u64,
+    /// All blocks.
     blocks: u64,
     /// Those that are written, and that nobody else has.
     own: u64,
@@ -109,9 +120,15 @@ impl Counts {
         let blocks = to - from;
         match over.extent() {
             None => Self::default(),
-            Some(e) if e.is_unwritten() => Self { blocks, ..Self::default() },
-            Some(e) if e.is_shared() => Self { blocks, own: 0, shared: blocks },
-            Some(_) => Self { blocks, own: blocks, shared: 0 },
+            Some(e) => {
+                let crcs = e.crcs.len() as u64;
+                let all = Self { extents: 1, crcs, blocks, own: 0, shared: 0 };
+                match (e.is_unwritten(), e.is_shared()) {
+                    (true, _) => all,
+                    (_, true) => Self { shared: blocks, ..all },
+                    _ => Self { own: blocks, ..all },
+                }
+            }
         }
     }
 }
@@ -155,7 +172,7 @@ impl Overlay {
         if let (Some((start, (end, Over::Extent(first)))), Over::Extent(next)) = (before, &over) {
             if *end == from && first.join(*start, next) {
                 *end = to;
-                self.count(Counts::of(from, to, &over));
+                self.count(Counts { extents: 0, ..Counts::of(from, to, &over) });
                 return;
             }
         }
@@ -166,11 +183,15 @@ impl Overlay {
         self.ranges.insert(from, (to, over));
     }
     const fn count(&mut self, more: Counts) {
+        self.counts.extents += more.extents;
+        self.counts.crcs += more.crcs;
         self.counts.blocks += more.blocks;
         self.counts.own += more.own;
         self.counts.shared += more.shared;
     }
     const fn uncount(&mut self, less: Counts) {
+        self.counts.extents -= less.extents;
+        self.counts.crcs -= less.crcs;
         self.counts.blocks -= less.blocks;
         self.counts.own -= less.own;
         self.counts.shared -= less.shared;
@@ -198,6 +219,10 @@ impl Overlay {
     /// Number of ranges.
     pub fn ranges(&self) -> usize {
         self.ranges.len()
+    }
+    /// What its extents take in the index, in items of the usual size: one with very many checksums counts as several.
+    pub const fn items(&self) -> u64 {
+        items_of(self.counts.extents, self.counts.crcs)
     }
     /// All ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Over)> {
@@ -254,8 +279,8 @@ pub struct Content {
     pub pins: BTreeSet<SegmentNo>,
     /// Blocks in these that it has no more, when that was last looked at.
     garbage: u64,
-    /// Runs of blocks in it that were written ahead or shared, and leaves of what its holes cut off, at most: as many leaves may
-    /// change by its commit.
+    /// Items that its commit adds to the index, about, and leaves of what its holes cut off: runs of blocks that were written ahead or shared,
+    /// the latter twice, since each gets a back reference. As many leaves may change by its commit.
     pub placed: u64,
     /// Extents of what is committed that its holes cut off, about.
     pub cut_extents: u64,
@@ -347,6 +372,12 @@ impl Content {
     /// Blocks that others may have, too.
     pub const fn shared(&self) -> u64 {
         self.overlay.counts.shared
+    }
+
+    /// Items that its commit adds to the index, about: what is shared gets back references, too.
+    pub const fn items(&self) -> u64 {
+        let trees = if self.shared() > 0 { 2 } else { 1 };
+        self.overlay.items() * trees
     }
 
     /// Blocks in it that have a place already.
@@ -518,6 +549,14 @@ mod tests {
         assert_eq!(overlay.iter().count(), 2 + 4);
     }
 
+    /// All blocks, own and shared ones are so many; and extents and checksums are as many as there are.
+    fn counted(overlay: &Overlay, blocks: [u64; 3]) {
+        let extents: Vec<&Extent> = overlay.ranges.values().filter_map(|(_, over)| over.extent()).collect();
+        let crcs = extents.iter().map(|e| e.crcs.len() as u64).sum();
+        let [blocks, own, shared] = blocks;
+        assert_eq!(overlay.counts, Counts { extents: extents.len() as u64, crcs, blocks, own, shared });
+    }
+
     #[test]
     fn what_comes_goes_and_is_written_anew() {
         let is = |c: &Content, more, less, anew| assert_eq!(c.change(), Change { more, less, anew });
@@ -533,16 +572,16 @@ mod tests {
         // Shared with others, twice over.
         c.overlay.share(12, 13);
         c.overlay.share(12, 13);
-        assert_eq!(c.overlay.counts, Counts { blocks: 10, own: 0, shared: 10 });
+        counted(&c.overlay, [10, 0, 10]);
         is(&c, 10, 0, 1);
         // What another file had.
         c.size = 25 << 12;
         c.overlay.set(20, 25, Over::Extent(Extent { flags: EXTENT_SHARED, ..extent(2000, 5, 0) }));
-        assert_eq!(c.overlay.counts, Counts { blocks: 15, own: 0, shared: 15 });
+        counted(&c.overlay, [15, 0, 15]);
         is(&c, 15, 0, 1);
         // What goes.
         c.overlay.set(12, 14, Over::Hole);
-        assert_eq!(c.overlay.counts, Counts { blocks: 13, own: 0, shared: 13 });
+        counted(&c.overlay, [13, 0, 13]);
         is(&c, 14, 0, 0);
         // Reserved behind the end.
         let mut kept = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
@@ -590,7 +629,7 @@ mod tests {
             }
             assert_eq!(blocks(&overlay), model);
             let here = model.values().filter(|b| b.is_some()).count() as u64;
-            assert_eq!(overlay.counts, Counts { blocks: here, own: here, shared: 0 });
+            counted(&overlay, [here, here, 0]);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! [`Fs::tick`].
 
 use super::guard::Guard;
-use super::holding::{HELD_COPY_RANGES_MAX, RANGE_RECORD_BYTES};
+use super::holding::{HELD_ITEMS_MAX, ITEM_RECORD_BYTES};
 use super::leading::Stay;
 use super::space::EXHAUSTED_NANOS;
 use super::{Fs, Inner};
@@ -389,9 +389,9 @@ fn longer_window(usual: u64, node_bytes: u64, room: u64) -> u64 {
     usual.max((16 * node_bytes).min(room / 4).min(LONGER_WINDOW_BYTES_MAX))
 }
 
-/// Chain bytes beside which so many ranges that wait for their commit find room: what is held back comes to the log all at once.
-fn leaving_room_for(ranges: u64) -> u64 {
-    let coming = ranges.min(HELD_COPY_RANGES_MAX as u64) * RANGE_RECORD_BYTES;
+/// Chain bytes beside which so many items that wait for their commit find room: what is held back comes to the log all at once.
+pub(super) fn leaving_room_for(items: u64) -> u64 {
+    let coming = items.min(HELD_ITEMS_MAX) * ITEM_RECORD_BYTES;
     LONGER_WINDOW_BYTES_MAX.saturating_sub(coming)
 }
 

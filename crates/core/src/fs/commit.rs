@@ -167,7 +167,7 @@ impl Fs {
         let mut inner = self.lock();
         inner.check_alive()?;
         inner.join_all(held);
-        inner.join_all_asked();
+        inner.join_all_asked(self.options.order, held);
         self.commit_open(inner)
     }
 

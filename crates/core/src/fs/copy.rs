@@ -372,7 +372,7 @@ impl Inner {
         let mut twice = Vec::new();
         let mut spare = std::mem::take(&mut self.spare);
         let content = self.content_mut(fs, span.to)?;
-        let (before, ranges) = (content.pages.len(), content.overlay.ranges() as u64);
+        let (before, items) = (content.pages.len(), content.overlay.items());
         for (at, data) in edges {
             copy_in(content, *at, data, &mut spare);
         }
@@ -402,7 +402,8 @@ impl Inner {
         content.editor_uid = writer.uid;
         content.version += 1;
         let after = content.pages.len();
-        let shared = (content.overlay.ranges() as u64).saturating_sub(ranges);
+        // With a back reference for each.
+        let shared = 2 * content.overlay.items().saturating_sub(items);
         content.placed += shared;
         self.placed += shared;
         self.pages = self.pages + after as u64 - before as u64;

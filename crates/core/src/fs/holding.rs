@@ -5,34 +5,35 @@
 //! 2. A truncation is held back for half a minute at most, against a power cut; what goes from history is gone for ever. So history stays
 //!    while what is held back frees enough by itself, and no second part of it goes while that frees anything.
 //! 3. Ranges of a file that wait for a commit are bounded, whatever made them: they take memory beside what is counted as content, and
-//!    all of them go to the log, and into the index, with one commit.
+//!    all of them go to the log, and into the index, with one commit, for which there is room.
 
+use super::nodes::ITEMS_IN_NEW_NODE;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::{Error, Result};
-use nenrin_format::{Ino, SegmentNo};
+use nenrin_format::{Ino, NODE_BLOCKS, SegmentNo};
 use std::collections::BTreeSet;
 
 /// Uncommitted ranges of a file above which it is committed.
 pub(super) const RANGES_MAX: usize = 32 << 10;
-/// The same while its truncation is held back, which then ends early, and in half of the memory that content may take: 10 MB of the log.
-/// Who writes a file anew from its begin to its end has one for each MiB, or for what is between two holes: he comes to that many
-/// in half a minute where there are less than 60 KiB between, at 500 MB/s.
-const HELD_RANGES_MAX: usize = 1 << 18;
-/// The same of a copy, which has as many as its source and gets them in moments: 36 MB of the log.
-pub(super) const HELD_COPY_RANGES_MAX: usize = 1 << 20;
-/// What a range takes of the log, about.
-pub(super) const RANGE_RECORD_BYTES: u64 = 36;
+/// Items that a file whose truncation is held back adds to the index at most, with those of others: then the hold ends early. No more than
+/// as many nodes hold as memory may have changed ones of, either. Who writes a file anew from its begin to its end has one for each MiB, or for
+/// what is between two holes; a copy has twice as many as its source.
+pub(super) const HELD_ITEMS_MAX: u64 = 1 << 18;
+/// What such an item takes of the log, about: a single block 36 bytes.
+pub(super) const ITEM_RECORD_BYTES: u64 = 40;
 /// What a range takes in memory, about.
 const RANGE_BYTES: usize = 128;
 
 /// Truncations of files of at least so many blocks end where nothing else makes room.
 const HELD_BLOCKS_MIN: u64 = 16;
 
-/// Blocks that others can have when this content is committed, where its truncation is held back.
+/// Blocks that others can have when this content is committed, where its truncation is held back: nodes take about half of what is kept.
 fn held_blocks(content: &Content) -> u64 {
-    if content.held_since.is_some() { content.held_blocks().saturating_add(content.garbage()) } else { 0 }
+    let for_nodes = content.items() / ITEMS_IN_NEW_NODE * u64::from(NODE_BLOCKS);
+    let blocks = || content.held_blocks().saturating_add(content.garbage()).saturating_add(for_nodes);
+    if content.held_since.is_some() { blocks() } else { 0 }
 }
 
 /// Extents of a file that are looked at to tell what it frees.
@@ -55,14 +56,16 @@ impl Inner {
     fn has_too_many_ranges(&self, fs: &Fs, ino: Ino, most: usize) -> (bool, bool) {
         let Some(content) = self.files.get(&ino).and_then(|f| f.content.as_ref()) else { return (false, false) };
         let is_held = content.held_since.is_some() && !broken(Break::RangesEndHolds);
+        let ranges = content.overlay.ranges();
         if !is_held {
-            return (content.overlay.ranges() > most, false);
+            return (ranges > most, false);
         }
-        let of_one = if content.shared() > 0 { HELD_COPY_RANGES_MAX } else { HELD_RANGES_MAX };
         // Those of others take of it.
-        let others = usize::try_from(self.placed.saturating_sub(content.placed)).unwrap_or(usize::MAX);
-        let of_all = (fs.options.dirty_bytes_max / 2 / RANGE_BYTES).saturating_sub(others);
-        (content.overlay.ranges() > of_one.min(of_all).max(most), true)
+        let others = self.placed.saturating_sub(content.placed);
+        let in_memory = (fs.options.dirty_bytes_max / 2 / RANGE_BYTES) as u64;
+        let too_much = ranges as u64 > in_memory.saturating_sub(others)
+            || content.items() > fs.held_items_max().saturating_sub(others) && !broken(Break::HeldItemsUnbounded);
+        (ranges > most && too_much, true)
     }
 
     /// Whether truncations are held back that free a segment.
@@ -141,6 +144,11 @@ impl Inner {
 }
 
 impl Fs {
+    /// Items that may wait for the index in files whose truncations are held back: memory has room for the nodes.
+    pub(super) fn held_items_max(&self) -> u64 {
+        HELD_ITEMS_MAX.min(2 * self.options.dirty_nodes_max * ITEMS_IN_NEW_NODE)
+    }
+
     /// Files that were emptied and are being written anew by who has not closed them: what is cut now has what they had before.
     #[must_use]
     pub fn held_back(&self) -> Vec<Ino> {
@@ -203,6 +211,7 @@ impl Fs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::background::leaving_room_for;
     use crate::testing::{create, device, mount};
     use crate::{AllocateMode, At, MountOptions, SetAttr};
     use std::sync::Arc;
@@ -291,12 +300,13 @@ mod tests {
             (inner.window_bytes, inner.placed) = (window_bytes, placed);
             fs.checkpoint_is_due(&inner)
         };
-        assert!(due(22 << 20, HELD_COPY_RANGES_MAX as u64));
         assert!(!due(22 << 20, 0) && !due(1 << 20, u64::MAX));
         (fs.lock().window_bytes, fs.lock().placed) = (0, 0);
+        let left = |items| leaving_room_for(items) >> 20;
+        assert_eq!((left(0), left(1 << 17), left(HELD_ITEMS_MAX), left(u64::MAX)), (56, 51, 46, 46));
     }
 
-    /// The log takes about as much for each range as is counted on.
+    /// The log takes no more for each item than is counted on.
     #[test]
     fn a_range_takes_so_much_of_the_log() {
         let fs = volume();
@@ -305,7 +315,7 @@ mod tests {
         let before = fs.counters().chain_blocks;
         fs.fsync_wait(ino).unwrap();
         let bytes = (fs.counters().chain_blocks - before) * 4096;
-        assert!(bytes < 20_000 * (RANGE_RECORD_BYTES + 2) && bytes > 20_000 * (RANGE_RECORD_BYTES / 2), "{bytes}");
+        assert!(bytes < 20_000 * ITEM_RECORD_BYTES && bytes > 20_000 * (ITEM_RECORD_BYTES / 2), "{bytes}");
     }
 
     /// What other files that are held back have waiting takes of what one may have.
@@ -318,5 +328,84 @@ mod tests {
             assert_eq!(fs.write(one, n * 8192, &[2; 4096], 0).unwrap(), 4096);
         }
         assert!(!waiting(&fs, one).1);
+    }
+
+    /// A file of 1,000 extents.
+    fn source(fs: &Fs) -> Ino {
+        let from = create(fs, "from");
+        (0..1000).for_each(|n| assert_eq!(fs.write(from, n * 8192, &[2; 4096], 0).unwrap(), 4096));
+        from
+    }
+
+    /// Copies one over another so many times, one copy behind the other.
+    fn copied_over(fs: &Fs, from: Ino, to: Ino, copies: u64, after_each: &mut dyn FnMut()) -> Result<()> {
+        const BYTES: u64 = 1000 * 8192;
+        for copy in 0..copies {
+            let mut done = 0;
+            while done < BYTES - 4096 {
+                done += fs.copy_range(from, done, to, copy * BYTES + done, BYTES - done, 0)?;
+            }
+            after_each();
+        }
+        Ok(())
+    }
+
+    /// The most items that wait for the index while 100,000 extents are copied over a file that was emptied, and how many may.
+    fn waiting_of_copies() -> (u64, u64) {
+        let device = device(512, 256);
+        let fs = mount(&device, MountOptions { checkpoint_nanos: 0, dirty_nodes_max: 300, ..MountOptions::default() });
+        let from = source(&fs);
+        let to = emptied(&fs);
+        let mut most = 0;
+        copied_over(&fs, from, to, 100, &mut || {
+            let inner = fs.lock();
+            most = most.max(inner.files.get(&to).and_then(|f| f.content.as_ref()).map_or(0, Content::items));
+        })
+        .unwrap();
+        fs.flush(to).unwrap();
+        fs.close().unwrap();
+        (most, fs.held_items_max())
+    }
+
+    #[test]
+    fn a_copy_that_is_held_back_adds_few_nodes() {
+        let (most, max) = waiting_of_copies();
+        assert!(most <= max && most > max - max / 8, "{most} {max}");
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn a_copy_that_adds_many_is_noticed() {
+        let (most, max) = crate::breaks::with(Break::HeldItemsUnbounded, waiting_of_copies);
+        assert!(most > max + max / 8, "{most} {max}");
+    }
+
+    /// Blocks that there is room for while 100,000 extents that were copied wait, and when they are committed.
+    fn room_around_a_commit() -> [u64; 2] {
+        let fs = mount(&device(512, 256), MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let from = source(&fs);
+        let to = emptied(&fs);
+        copied_over(&fs, from, to, 100, &mut || {}).unwrap();
+        let room = || fs.lock().room_blocks(&fs);
+        let before = room();
+        assert!(waiting(&fs, to).1, "the hold ended");
+        fs.flush(to).unwrap();
+        fs.sync_all().unwrap();
+        let after = room();
+        fs.close().unwrap();
+        [before, after]
+    }
+
+    #[test]
+    fn what_was_copied_keeps_room_for_its_nodes() {
+        let [before, after] = room_around_a_commit();
+        assert!(before <= after && before > after - after / 8, "{before} {after}");
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn nodes_without_room_are_noticed() {
+        let [before, after] = crate::breaks::with(Break::NewNodesUnreserved, room_around_a_commit);
+        assert!(before > after, "{before} {after}");
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! 1. While an index checkpoint is written, [`MountOptions::dirty_nodes_max`](crate::MountOptions) more nodes become dirty by content, or
-//!    twice as many by names; else twice as many by both together; but for what one call changes.
+//!    twice as many by names; else twice as many by both together; but for what one call changes, and for files whose truncations were held
+//!    back, which add no more than twice as many again.
 //! 2. Records that wait for a commit are no more than some MiB, whoever adds to them.
 //! 3. Who is held commits and writes the index at most once for what was received, so nobody waits for what cannot be committed.
 
@@ -23,8 +24,8 @@ use nenrin_format::key::{Key, Kind};
 
 /// Leaves that one block, or one call, makes dirty at most: those of the inode and of the extent, and of what these replace.
 const LEAVES_OF_ONE: u64 = 4;
-/// So many new items make a node, where they are long runs one behind the other; of single blocks it takes more.
-const ITEMS_IN_NEW_NODE: u64 = 64;
+/// So many new items make a node, at least: half of one, single blocks that lie anywhere.
+pub(super) const ITEMS_IN_NEW_NODE: u64 = 256;
 
 /// Bytes of records that wait for a commit, from which on who adds some waits for it: attributes of 64 KiB, set without end, would else
 /// take all memory, and one commit more than recovery may have to read.

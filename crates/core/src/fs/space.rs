@@ -14,6 +14,8 @@
 use super::bursts::Who;
 use super::growth::{Growth, Tried};
 use super::guard::{Awaited, Guard};
+use super::holding::ITEM_RECORD_BYTES;
+use super::nodes::ITEMS_IN_NEW_NODE;
 use super::{DataWrite, Fs, Inner, Request};
 use crate::breaks::{Break, broken};
 use crate::content::Content;
@@ -196,8 +198,14 @@ impl Inner {
         let trees = 1 + u64::from(!self.state.history.is_empty());
         let leaves = (self.pages + self.placed).min(self.state.live.nodes()) * trees;
         let blocks = if self.pages > 0 { with_summaries(self.pages) } else { 0 };
-        let nodes = self.dirty_nodes() + self.frozen_nodes + leaves + 2 * self.nodes_around();
+        let nodes = self.dirty_nodes() + self.frozen_nodes + leaves + self.new_nodes() + 2 * self.nodes_around();
         (nodes, blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1)))
+    }
+
+    /// Nodes that the index grows by when what has a place is committed. However few it has now: what was copied may be of more extents
+    /// than all that it says.
+    fn new_nodes(&self) -> u64 {
+        if broken(Break::NewNodesUnreserved) { 0 } else { self.placed / ITEMS_IN_NEW_NODE }
     }
 
     /// Segments without which the volume could not go on: for an index
@@ -254,8 +262,9 @@ impl Inner {
         let records = self.batch.bytes as u64 / BLOCK_BYTES as u64;
         // Each page, each run placed and each record may dirty a node that is clean now.
         let nodes = (self.pages + self.placed + self.batch.records.len() as u64).min(self.state.live.nodes());
-        let nodes = nodes * 2 * u64::from(NODE_BLOCKS);
-        (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + nodes)
+        let nodes = (nodes + self.new_nodes()) * 2 * u64::from(NODE_BLOCKS);
+        let coming = self.placed * ITEM_RECORD_BYTES / BLOCK_BYTES as u64;
+        (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + coming + nodes)
     }
 
     /// Whether this room is granted without making any.

@@ -260,8 +260,12 @@ impl Inner {
         }
     }
 
-    /// All of them, for a commit of everything: also of what that leaves out because it is held back.
-    pub(super) fn join_all_asked(&mut self) {
+    /// All of them, for a commit of everything: also of what that leaves out because it is held back. In strict order nothing may be left out
+    /// of what was received before; then who asked commits it, when he waits.
+    pub(super) fn join_all_asked(&mut self, order: Order, held: bool) {
+        if order == Order::Strict && !held && !broken(Break::AskedAheadOfHeld) {
+            return;
+        }
         for asked in std::mem::take(&mut self.submitted.syncs) {
             let content = self.files.get_mut(&asked.ino).and_then(|f| f.content.as_mut());
             if let Some(c) = content.filter(|_| !broken(Break::HeldAskedLeftOut)) {

@@ -6,7 +6,7 @@ use crate::common::gate::{World, is_long_write, is_write, world};
 use crate::common::{TestClock, dir, file};
 use nenrin_core::format::Ino;
 use nenrin_core::format::Time;
-use nenrin_core::{At, COMMITS_AT_ONCE, Fs, MountOptions, RenameMode, SetAttr, SetTime, XattrMode};
+use nenrin_core::{At, COMMITS_AT_ONCE, Fs, MountOptions, Order, RenameMode, SetAttr, SetTime, XattrMode};
 use nenrin_device::MemDevice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -179,6 +179,37 @@ fn a_sync_that_was_submitted_carries_what_is_held_back() {
         assert!(content != vec![1; bytes], "{bytes} bytes: what was there before the sync");
         assert!(content.is_empty(), "{bytes} bytes: {} are left", content.len());
     }
+}
+
+/// In strict order: a file is emptied and written anew, and another one written whose sync is submitted; time makes a commit. What of the
+/// former is there after a cut when the sync has been told.
+fn held_back_before_a_submitted_sync() -> Vec<u8> {
+    let World { device, clock, fs, .. } = world(MountOptions { order: Order::Strict, ..MountOptions::default() });
+    let [f, other] = ["file", "other"].map(|name| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino);
+    fs.write(f, 0, &[1; 9000], 0).unwrap();
+    fs.sync_all().unwrap();
+    empty(&fs, f);
+    fs.write(f, 0, &[2; 9000], 0).unwrap();
+    fs.write(other, 0, &[9; 100], 0).unwrap();
+    let ticket = fs.submit_sync(other);
+    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    fs.tick().unwrap();
+    ticket.wait().unwrap();
+    let after = after_a_cut(&device);
+    assert_eq!(content(&after, b"other"), [9; 100]);
+    content(&after, b"file")
+}
+
+#[test]
+fn in_strict_order_a_submitted_sync_goes_behind_what_is_held_back() {
+    assert!(held_back_before_a_submitted_sync() == [2; 9000]);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn a_submitted_sync_ahead_of_what_is_held_back_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    assert!(with(Break::AskedAheadOfHeld, held_back_before_a_submitted_sync) == [1; 9000]);
 }
 
 /// What of a file is there after a cut that was emptied, and over which very many ranges were copied; and again when it was closed.
