@@ -578,6 +578,12 @@ pub enum Break {
     ForgetFreeSkipped,
     /// Forgetting ends with whatever lies where no segment does.
     OutsideUnwiped,
+    /// A block there that takes no zeros is the end of its device.
+    OutsideFailsDevice,
+    /// What is being forgotten waits for a device that is absent and to be removed.
+    AwaitsWhatLeaves,
+    /// A device is cut, where no segment lies, before what is there was wiped.
+    CutWhileForgetting,
     /// What comes out of a kernel's cache moves the times that this kernel has.
     CacheMovesTimes,
     /// What comes out of a kernel's cache and of which no time follows leaves the file as old as it was.
@@ -726,6 +732,10 @@ pub enum Break {
     PiecesOverlooked,
     /// Of a file that is written here and there any number of ranges waits for its commit.
     RangesUnbounded,
+    /// What was written ahead counts as waiting once more when it is written over.
+    RewrittenCountsAgain,
+    /// Leaves of back references that go with what is written over or copied are not counted before the commit.
+    OwnersOfWrittenUncounted,
     /// A file whose truncation is held back may add any number of items to the index.
     HeldItemsUnbounded,
     /// Nodes that the index grows by when what was copied or written ahead is committed have no room kept for them.
@@ -735,36 +745,7 @@ pub enum Break {
 }
 
 #[cfg(feature = "breaks")]
-mod switch {
-    use super::Break;
-    use std::cell::Cell;
-
-    thread_local! {
-        static NOW: Cell<Option<Break>> = const { Cell::new(None) };
-    }
-
-    /// Runs `f` with `what` broken, in this thread only: the core starts none.
-    pub fn with<T>(what: Break, f: impl FnOnce() -> T) -> T {
-        struct Mend(Option<Break>);
-        impl Drop for Mend {
-            fn drop(&mut self) {
-                NOW.set(self.0);
-            }
-        }
-        let _mend = Mend(NOW.replace(Some(what)));
-        f()
-    }
-
-    /// What is broken in this thread at the moment.
-    pub fn now() -> Option<Break> {
-        NOW.get()
-    }
-
-    /// Whether this is broken at the moment.
-    pub fn broken(what: Break) -> bool {
-        NOW.get() == Some(what)
-    }
-}
+mod switch;
 
 #[cfg(feature = "breaks")]
 pub use switch::{broken, now, with};

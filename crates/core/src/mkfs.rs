@@ -251,6 +251,7 @@ fn empty(
         applied: 0,
         uncut: false,
         owners_asked: std::cell::Cell::new(0),
+        shares: std::cell::Cell::default(),
         retention: Vec::new(),
     };
     let root = Inode {

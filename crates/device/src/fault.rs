@@ -56,6 +56,11 @@ pub enum Fault {
         /// Bytes of the device.
         range: Range<u64>,
     },
+    /// Writes of any of these bytes of the device fail with EIO.
+    FailWrites {
+        /// Bytes of the device.
+        range: Range<u64>,
+    },
     /// Reads of the 4096 bytes at `at` fail with EIO until a write covers all of them, as those of a sector do that the device then
     /// puts another in the place of.
     BadUntilWritten {
@@ -187,9 +192,10 @@ impl Plan {
         for (fault, seen) in &mut self.faults {
             let counts = match fault {
                 Fault::Fail { kind: counted, .. } => kind == *counted,
-                Fault::LoseWrites { .. } | Fault::MisdirectWrite { .. } | Fault::MisdirectOntoLast { .. } => {
-                    kind == OpKind::Write
-                }
+                Fault::FailWrites { .. }
+                | Fault::LoseWrites { .. }
+                | Fault::MisdirectWrite { .. }
+                | Fault::MisdirectOntoLast { .. } => kind == OpKind::Write,
                 Fault::FailReads { .. }
                 | Fault::BadUntilWritten { .. }
                 | Fault::FlipReads { .. }
@@ -206,7 +212,9 @@ impl Plan {
                 Fault::Fail { from, times, .. } if within(*from, *times) => {
                     verdict.error = Some(DeviceError::Os(libc::EIO));
                 }
-                Fault::FailReads { range } if range.start < offset.saturating_add(bytes) && offset < range.end => {
+                Fault::FailReads { range } | Fault::FailWrites { range }
+                    if range.start < offset.saturating_add(bytes) && offset < range.end =>
+                {
                     verdict.error = Some(DeviceError::Os(libc::EIO));
                 }
                 Fault::BadUntilWritten { at } if *at < offset.saturating_add(bytes) && offset < *at + BLOCK => {
@@ -248,6 +256,7 @@ impl Plan {
                 Fault::Delay(delay) => verdict.delay = verdict.delay.max(*delay),
                 Fault::Fail { .. }
                 | Fault::FailReads { .. }
+                | Fault::FailWrites { .. }
                 | Fault::BadUntilWritten { .. }
                 | Fault::MisdirectWrite { .. }
                 | Fault::MisdirectOntoLast { .. }

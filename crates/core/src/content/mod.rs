@@ -80,11 +80,6 @@ impl Over {
     }
 }
 
-/// What extents with so many checksums take in the index, in items of the usual size.
-pub const fn items_of(extents: u64, crcs: u64) -> u64 {
-    extents + crcs / CRCS_OF_ITEM
-}
-
 /// So many checksums are as large as an item of a single block, about.
 const CRCS_OF_ITEM: u64 = 8;
 
@@ -103,6 +98,8 @@ struct Counts {
     extents: u64,
     /// Their checksums.
     crcs: u64,
+    /// Those that others may have, too: each gets a back reference.
+    backrefs: u64,
     /// All blocks.
     blocks: u64,
     /// Those that are written, and that nobody else has.
@@ -122,10 +119,10 @@ impl Counts {
             None => Self::default(),
             Some(e) => {
                 let crcs = e.crcs.len() as u64;
-                let all = Self { extents: 1, crcs, blocks, own: 0, shared: 0 };
+                let all = Self { extents: 1, crcs, backrefs: 0, blocks, own: 0, shared: 0 };
                 match (e.is_unwritten(), e.is_shared()) {
                     (true, _) => all,
-                    (_, true) => Self { shared: blocks, ..all },
+                    (_, true) => Self { shared: blocks, backrefs: 1, ..all },
                     _ => Self { own: blocks, ..all },
                 }
             }
@@ -172,7 +169,7 @@ impl Overlay {
         if let (Some((start, (end, Over::Extent(first)))), Over::Extent(next)) = (before, &over) {
             if *end == from && first.join(*start, next) {
                 *end = to;
-                self.count(Counts { extents: 0, ..Counts::of(from, to, &over) });
+                self.count(Counts { extents: 0, backrefs: 0, ..Counts::of(from, to, &over) });
                 return;
             }
         }
@@ -185,6 +182,7 @@ impl Overlay {
     const fn count(&mut self, more: Counts) {
         self.counts.extents += more.extents;
         self.counts.crcs += more.crcs;
+        self.counts.backrefs += more.backrefs;
         self.counts.blocks += more.blocks;
         self.counts.own += more.own;
         self.counts.shared += more.shared;
@@ -192,6 +190,7 @@ impl Overlay {
     const fn uncount(&mut self, less: Counts) {
         self.counts.extents -= less.extents;
         self.counts.crcs -= less.crcs;
+        self.counts.backrefs -= less.backrefs;
         self.counts.blocks -= less.blocks;
         self.counts.own -= less.own;
         self.counts.shared -= less.shared;
@@ -211,6 +210,7 @@ impl Overlay {
             let Over::Extent(e) = over else { continue };
             if !e.is_unwritten() && !e.is_shared() {
                 e.flags |= EXTENT_SHARED;
+                self.counts.backrefs += 1;
                 self.counts.own -= *end - *start;
                 self.counts.shared += *end - *start;
             }
@@ -220,9 +220,9 @@ impl Overlay {
     pub fn ranges(&self) -> usize {
         self.ranges.len()
     }
-    /// What its extents take in the index, in items of the usual size: one with very many checksums counts as several.
+    /// What its extents add to the index with their back references, in items of the usual size: one with very many checksums counts as several.
     pub const fn items(&self) -> u64 {
-        items_of(self.counts.extents, self.counts.crcs)
+        self.counts.extents + self.counts.backrefs + self.counts.crcs / CRCS_OF_ITEM
     }
     /// All ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Over)> {
@@ -279,9 +279,13 @@ pub struct Content {
     pub pins: BTreeSet<SegmentNo>,
     /// Blocks in these that it has no more, when that was last looked at.
     garbage: u64,
-    /// Items that its commit adds to the index, about, and leaves of what its holes cut off: runs of blocks that were written ahead or shared,
-    /// the latter twice, since each gets a back reference. As many leaves may change by its commit.
+    /// Items that its commit adds to the index, about, and leaves of what its holes cut off, as it was last counted: as many leaves may
+    /// change by it.
     pub placed: u64,
+    /// Of these, leaves of what its holes cut off.
+    pub cut_leaves: u64,
+    /// Leaves with back references of what is written over, at most.
+    pub owners_leaves: u64,
     /// Extents of what is committed that its holes cut off, about.
     pub cut_extents: u64,
     /// Blocks of what is committed that its holes cut off, but for those that were written over before.
@@ -316,6 +320,8 @@ impl Content {
             pins: BTreeSet::new(),
             garbage: 0,
             placed: 0,
+            cut_leaves: 0,
+            owners_leaves: 0,
             cut_extents: 0,
             cut_blocks: 0,
             sequence: 0..0,
@@ -372,12 +378,6 @@ impl Content {
     /// Blocks that others may have, too.
     pub const fn shared(&self) -> u64 {
         self.overlay.counts.shared
-    }
-
-    /// Items that its commit adds to the index, about: what is shared gets back references, too.
-    pub const fn items(&self) -> u64 {
-        let trees = if self.shared() > 0 { 2 } else { 1 };
-        self.overlay.items() * trees
     }
 
     /// Blocks in it that have a place already.
@@ -553,8 +553,9 @@ mod tests {
     fn counted(overlay: &Overlay, blocks: [u64; 3]) {
         let extents: Vec<&Extent> = overlay.ranges.values().filter_map(|(_, over)| over.extent()).collect();
         let crcs = extents.iter().map(|e| e.crcs.len() as u64).sum();
+        let backrefs = extents.iter().filter(|e| e.is_shared()).count() as u64;
         let [blocks, own, shared] = blocks;
-        assert_eq!(overlay.counts, Counts { extents: extents.len() as u64, crcs, blocks, own, shared });
+        assert_eq!(overlay.counts, Counts { extents: extents.len() as u64, crcs, backrefs, blocks, own, shared });
     }
 
     #[test]

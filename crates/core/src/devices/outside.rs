@@ -5,15 +5,17 @@
 //! 2. They are asked for where nobody changes bands meanwhile; a device that changed hands is seen, and gets nothing that was meant for
 //!    the one before.
 
-use super::Devices;
 use super::requests::bytes;
 use super::roster::Roster;
+use super::{Devices, Member};
 use crate::Result;
-use nenrin_device::{AlignedBuf, Op, Ticket};
+use crate::breaks::{Break, broken};
+use nenrin_device::{AlignedBuf, DeviceError, Op, Ticket};
 use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, Band, UNIT_BLOCKS};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Blocks of a device that no segment has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +35,12 @@ pub(crate) struct Outside {
     at: u64,
     /// Where something was.
     zeroed: Vec<Gap>,
+    /// Single blocks that take no zeros, and why.
+    failed: Vec<(Gap, DeviceError)>,
 }
+
+/// So many blocks that take no zeros are those of a device that takes none.
+const FAILED_MAX: usize = 256;
 
 impl Outside {
     /// Whether anything was there.
@@ -58,6 +65,8 @@ pub(crate) enum Zeroed {
     Some(u64),
     /// All are.
     All,
+    /// All are but for blocks that cannot be: which.
+    Left(String),
     /// Others have no segment now, or other devices: it is to begin anew.
     Changed,
 }
@@ -84,10 +93,16 @@ impl Devices {
 
     /// What no segment has as things are.
     pub fn outside(&self) -> Outside {
-        Outside { gaps: self.gaps().0, next: 0, at: 0, zeroed: Vec::new() }
+        Outside { gaps: self.gaps().0, next: 0, at: 0, zeroed: Vec::new(), failed: Vec::new() }
     }
 
-    /// Zeroes so many blocks of that, unless they are zeros.
+    /// Whether that is what no segment has now, too.
+    pub fn is_still_outside(&self, outside: &Outside) -> bool {
+        self.gaps().0 == outside.gaps
+    }
+
+    /// Zeroes so many blocks of that, unless they are zeros. A block that takes none is no reason to go without its device, which has
+    /// nothing there: it is left, and tried again when all others are done.
     ///
     /// # Errors
     /// What keeps the volume from going on; why it may not be written to.
@@ -95,32 +110,76 @@ impl Devices {
         &self,
         outside: &mut Outside,
         blocks: u64,
-        may_write: impl FnOnce() -> Result<()>,
+        may_write: impl Fn() -> Result<()>,
     ) -> Result<Zeroed> {
         let (gaps, roster) = self.gaps();
         if gaps != outside.gaps {
             return Ok(Zeroed::Changed);
         }
-        let Some(gap) = gaps.get(outside.next) else { return Ok(Zeroed::All) };
+        let Some(gap) = gaps.get(outside.next) else { return self.zero_failed(outside, &roster, may_write) };
         let Some(member) = roster.member(gap.device) else { return Ok(Zeroed::Changed) };
         let from = outside.at.max(gap.blocks.start);
-        let count = (gap.blocks.end - from).min(blocks);
-        let (offset, length) = (bytes(from), bytes(count) as usize);
-        let found = member.submit(Op::Read { offset, bytes: length }).wait();
+        let to = gap.blocks.end.min(from.saturating_add(blocks));
+        let found = member.submit(Op::Read { offset: bytes(from), bytes: bytes(to - from) as usize }).wait();
         // What cannot be read may be there all the same.
         if !found.is_ok_and(|b| b.iter().all(|b| *b == 0)) {
             may_write()?;
-            let sent = self.send(member, Op::Write { offset, data: Arc::new(AlignedBuf::zeroed(length)) });
-            for (member, e) in self.wait_writes(vec![sent], |m| &m.completed) {
-                self.lose(&member, e)?;
+            if self.zero(member, from..to)?.is_some() {
+                for block in from..to {
+                    may_write()?;
+                    let failed = self.zero(member, block..block + 1)?;
+                    outside.failed.extend(failed.map(|e| (Gap { blocks: block..block + 1, ..gap.clone() }, e)));
+                }
             }
-            outside.note_zeroed(Gap { blocks: from..from + count, ..gap.clone() });
+            if let Some((_, e)) = outside.failed.get(FAILED_MAX) {
+                self.lose(member, e.clone())?;
+            }
+            outside.note_zeroed(Gap { blocks: from..to, ..gap.clone() });
         }
-        match from + count == gap.blocks.end {
+        match to == gap.blocks.end {
             true => (outside.next, outside.at) = (outside.next + 1, 0),
-            false => outside.at = from + count,
+            false => outside.at = to,
         }
-        Ok(Zeroed::Some(count))
+        Ok(Zeroed::Some(to - from))
+    }
+
+    /// Zeroes blocks of a device; why it does not take that for them.
+    fn zero(&self, member: &Arc<Member>, blocks: Range<u64>) -> Result<Option<DeviceError>> {
+        let zeros = Arc::new(AlignedBuf::zeroed(bytes(blocks.end - blocks.start) as usize));
+        let sent = self.send(member, Op::Write { offset: bytes(blocks.start), data: zeros });
+        for (member, e) in self.wait_writes(vec![sent], |m| &m.completed) {
+            if matches!(e, DeviceError::Os(_)) && !broken(Break::OutsideFailsDevice) {
+                member.write_errors.fetch_add(1, SeqCst);
+                return Ok(Some(e));
+            }
+            self.lose(&member, e)?;
+        }
+        Ok(None)
+    }
+
+    /// Tries those again that took none.
+    fn zero_failed(
+        &self,
+        outside: &mut Outside,
+        roster: &Roster,
+        may_write: impl Fn() -> Result<()>,
+    ) -> Result<Zeroed> {
+        let mut left = Vec::new();
+        for (gap, _) in std::mem::take(&mut outside.failed) {
+            let Some(member) = roster.member(gap.device) else { return Ok(Zeroed::Changed) };
+            may_write()?;
+            left.extend(self.zero(member, gap.blocks.clone())?.map(|e| (gap, e)));
+        }
+        outside.failed = left;
+        Ok(match outside.failed.first() {
+            None => Zeroed::All,
+            Some((gap, e)) => Zeroed::Left(format!(
+                "{} blocks that no segment has take no zeros, block {} of device {} first: {e}; replace the device",
+                outside.failed.len(),
+                gap.blocks.start,
+                gap.device + 1
+            )),
+        })
     }
 
     /// Tells devices that nothing of value is where something was, and waits. Advice only: one that refuses it keeps working.

@@ -10,7 +10,7 @@ use super::commit::new_extent;
 use super::space::with_summaries;
 use super::{DataWrite, Fs, Inner, Request, SUMMARY};
 use crate::breaks::{Break, broken};
-use crate::content::{Over, Page, items_of};
+use crate::content::{Over, Page};
 use crate::devices::Avoided;
 use crate::log::data::{DataLog, DataSummary, Wanted};
 use crate::{Error, Result};
@@ -325,14 +325,12 @@ impl Inner {
         }
         let mut at = 0;
         let mut extents = Vec::with_capacity(group.len());
-        let mut crcs = 0;
         for p in group {
             let count = p.bytes.len();
             let shift = granule_shift(p.block, count);
             let end = at + count * BLOCK_BYTES;
             let extent = new_extent(p.addr, count as u32, shift, p.bytes.crcs(shift, &buf[at..end]));
             self.log_of(stream).describe(p.addr, shift, &extent.crcs);
-            crcs += extent.crcs.len() as u64;
             extents.push((p.block, p.block + count as u64, extent));
             at = end;
         }
@@ -340,12 +338,10 @@ impl Inner {
         for (from, to, extent) in extents {
             content.overlay.set(from, to, Over::Extent(extent));
         }
-        let items = items_of(group.len() as u64, crcs);
-        content.placed += items;
-        self.placed += items;
         if content.pins.insert(first.segment()) {
             self.state.segments.pin(first.segment());
         }
+        self.count_placed(ino);
         self.unpin_dead(fs, ino);
         self.counters.data_blocks += blocks as u64;
         self.inflight.insert(first, buf.clone());

@@ -90,8 +90,8 @@ impl Inner {
     pub(super) fn note_off(&mut self, fs: &Fs, ino: Ino, off: Off) -> Result<()> {
         let content = self.content_mut(fs, ino)?;
         content.cut_extents += off.extents;
-        content.placed += off.leaves;
-        self.placed += off.leaves;
+        content.cut_leaves += off.leaves;
+        self.count_placed(ino);
         Ok(())
     }
 

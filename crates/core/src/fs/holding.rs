@@ -31,7 +31,7 @@ const HELD_BLOCKS_MIN: u64 = 16;
 
 /// Blocks that others can have when this content is committed, where its truncation is held back: nodes take about half of what is kept.
 fn held_blocks(content: &Content) -> u64 {
-    let for_nodes = content.items() / ITEMS_IN_NEW_NODE * u64::from(NODE_BLOCKS);
+    let for_nodes = content.overlay.items() / ITEMS_IN_NEW_NODE * u64::from(NODE_BLOCKS);
     let blocks = || content.held_blocks().saturating_add(content.garbage()).saturating_add(for_nodes);
     if content.held_since.is_some() { blocks() } else { 0 }
 }
@@ -64,8 +64,18 @@ impl Inner {
         let others = self.placed.saturating_sub(content.placed);
         let in_memory = (fs.options.dirty_bytes_max / 2 / RANGE_BYTES) as u64;
         let too_much = ranges as u64 > in_memory.saturating_sub(others)
-            || content.items() > fs.held_items_max().saturating_sub(others) && !broken(Break::HeldItemsUnbounded);
+            || content.overlay.items() > fs.held_items_max().saturating_sub(others)
+                && !broken(Break::HeldItemsUnbounded);
         (ranges > most && too_much, true)
+    }
+
+    /// What a file adds to the index is counted anew: its uncommitted content has changed.
+    pub(super) fn count_placed(&mut self, ino: Ino) {
+        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return };
+        let placed = content.overlay.items() + content.cut_leaves;
+        let more = if broken(Break::RewrittenCountsAgain) { content.placed } else { 0 };
+        self.placed = self.placed + placed + more - content.placed;
+        content.placed = placed + more;
     }
 
     /// Whether truncations are held back that free a segment.
@@ -359,7 +369,7 @@ mod tests {
         let mut most = 0;
         copied_over(&fs, from, to, 100, &mut || {
             let inner = fs.lock();
-            most = most.max(inner.files.get(&to).and_then(|f| f.content.as_ref()).map_or(0, Content::items));
+            most = most.max(inner.files.get(&to).and_then(|f| f.content.as_ref()).map_or(0, |c| c.overlay.items()));
         })
         .unwrap();
         fs.flush(to).unwrap();
@@ -407,5 +417,31 @@ mod tests {
     fn nodes_without_room_are_noticed() {
         let [before, after] = crate::breaks::with(Break::NewNodesUnreserved, room_around_a_commit);
         assert!(before > after, "{before} {after}");
+    }
+
+    /// Items that count as waiting, and those that there are, where the same blocks of a file that was emptied are written again and again.
+    fn written_again() -> (u64, u64) {
+        let fs = volume();
+        let ino = emptied(&fs);
+        for round in 0..100 {
+            (0..300).for_each(|n| assert_eq!(fs.write(ino, n * 8192, &[round; 4096], 0).unwrap(), 4096));
+            fs.lock().write_behind(&fs, ino).unwrap();
+        }
+        let inner = fs.lock();
+        let items = inner.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.overlay.items());
+        (inner.placed, items)
+    }
+
+    #[test]
+    fn what_is_written_again_waits_once() {
+        let (placed, items) = written_again();
+        assert!(items > 250 && placed == items, "{placed} {items}");
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn what_counts_again_is_noticed() {
+        let (placed, items) = crate::breaks::with(Break::RewrittenCountsAgain, written_again);
+        assert!(placed > items, "{placed} {items}");
     }
 }

@@ -367,7 +367,7 @@ impl Fs {
             for _ in 1..SLOTS_PER_AREA {
                 self.index_checkpoint(false)?;
             }
-            self.wipe_anew();
+            self.wipe_soon();
         }
         Ok(())
     }

@@ -19,8 +19,8 @@ use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::index::{NodeCache, Tree};
 use crate::state::HistoryTree;
-use nenrin_format::Ino;
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::{EXTENT_BLOCKS_MAX, Ino};
 
 /// Leaves that one block, or one call, makes dirty at most: those of the inode and of the extent, and of what these replace.
 const LEAVES_OF_ONE: u64 = 4;
@@ -117,13 +117,35 @@ impl Inner {
         let there_are = clean_nodes(&self.state.live) + self.clean_history();
         self.counted.calls += 1;
         let since = self.counted.calls.saturating_mul(LEAVES_OF_ONE);
-        let at_most = there_are.min(items * LEAVES_OF_ONE).min(self.counted.leaves + since) + new;
+        let owners = self.owners_to_change();
+        let at_most = there_are.min(items * LEAVES_OF_ONE).min(self.counted.leaves + since) + new + owners;
         if items == 0 || at_most < nodes - nodes / 4 {
             return false;
         }
         let near = nodes / 2;
         self.counted = Counted { leaves: self.leaves_to_change(near + 1), calls: 0, ..self.counted };
-        self.counted.leaves + new > near
+        self.counted.leaves + new + owners > near
+    }
+
+    /// Clean leaves with back references that a commit of what was received makes dirty, at most.
+    pub(super) fn owners_to_change(&self) -> u64 {
+        if self.owners_leaves == 0 { 0 } else { self.owners_leaves.min(clean_nodes(&self.state.space)) }
+    }
+
+    /// These blocks of a file are written over: what they are now may be shared. What cannot be read is not counted.
+    pub(super) fn note_owners(&mut self, ino: Ino, from: u64, to: u64) {
+        if !self.state.has_backrefs() || broken(Break::OwnersOfWrittenUncounted) {
+            return;
+        }
+        let is_new = |c: &Content| c.replaced;
+        let inode = self.state.inode(ino).ok().flatten().filter(|i| i.blocks > 0);
+        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).filter(|c| !is_new(c)) else {
+            return;
+        };
+        let from = from.saturating_sub(u64::from(EXTENT_BLOCKS_MAX) - 1);
+        let leaves = inode.map_or(Ok(0), |i| self.state.leaves_of_owners(ino, i.fork, from..to, u64::MAX)).unwrap_or(0);
+        content.owners_leaves += leaves;
+        self.owners_leaves += leaves;
     }
 
     /// Clean leaves that a commit of what was received makes dirty; not counted on beyond `max`.
@@ -300,5 +322,56 @@ mod tests {
         use crate::breaks::{Break, with};
         let (waiting, _) = with(Break::RecordsUnbounded, most_waiting);
         assert!(waiting <= super::BATCH_BYTES_MAX + (1 << 20), "{waiting} bytes of records wait");
+    }
+
+    /// Most nodes that an index checkpoint writes while a file of scattered blocks, of which a copy was made, is written over from its begin to
+    /// its end, and how many there are with back references.
+    fn most_dirty_of_shared(dirty_nodes_max: u64) -> (u64, u64) {
+        const BLOCKS: u64 = 20_000;
+        let device = device(400, 64);
+        let fs = mount(&device, MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let [ino, copy] = ["f", "copy"].map(|name| create(&fs, name));
+        // What lies next to each other in the file does not on the device.
+        for n in 0..BLOCKS {
+            write_block(&fs, ino, n * 7919 % BLOCKS);
+            if n % 16 == 15 {
+                fs.fsync_wait(ino).unwrap();
+            }
+        }
+        let (mut at, end) = (0, BLOCKS * 4096);
+        while at < end {
+            at += fs.copy_range(ino, at, copy, at, end - at, 0).unwrap();
+        }
+        fs.checkpoint_create(None).unwrap();
+        fs.close().unwrap();
+        let fs = mount(&device, MountOptions { dirty_nodes_max, checkpoint_nanos: 0, ..MountOptions::default() });
+        let nodes = fs.lock().state.space.nodes();
+        let (mut before, mut most) = (fs.counters(), 0);
+        for n in 0..BLOCKS / 16 {
+            assert_eq!(fs.write(ino, n << 16, &[7; 1 << 16], 0).unwrap(), 1 << 16);
+            if n % 32 == 31 {
+                fs.sync_all().unwrap();
+                fs.index_checkpoint(false).unwrap();
+                let now = fs.counters();
+                most = most.max((now.nodes - before.nodes) / (now.index_checkpoints - before.index_checkpoints));
+                before = now;
+            }
+        }
+        fs.close().unwrap();
+        (most, nodes)
+    }
+
+    #[test]
+    fn who_writes_over_what_is_shared_waits_for_index_checkpoints() {
+        let (most, nodes) = most_dirty_of_shared(10);
+        assert!(nodes > 60 && most < 50, "{most} of {nodes}");
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn owners_that_are_not_counted_are_noticed() {
+        use crate::breaks::{Break, with};
+        let (most, nodes) = with(Break::OwnersOfWrittenUncounted, || most_dirty_of_shared(10));
+        assert!(most >= 50, "{most} of {nodes}");
     }
 }

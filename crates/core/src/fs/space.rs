@@ -198,14 +198,15 @@ impl Inner {
         let trees = 1 + u64::from(!self.state.history.is_empty());
         let leaves = (self.pages + self.placed).min(self.state.live.nodes()) * trees;
         let blocks = if self.pages > 0 { with_summaries(self.pages) } else { 0 };
-        let nodes = self.dirty_nodes() + self.frozen_nodes + leaves + self.new_nodes() + 2 * self.nodes_around();
+        let nodes = self.dirty_nodes() + self.frozen_nodes + leaves + self.nodes_coming() + 2 * self.nodes_around();
         (nodes, blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1)))
     }
 
-    /// Nodes that the index grows by when what has a place is committed. However few it has now: what was copied may be of more extents
-    /// than all that it says.
-    fn new_nodes(&self) -> u64 {
-        if broken(Break::NewNodesUnreserved) { 0 } else { self.placed / ITEMS_IN_NEW_NODE }
+    /// Nodes that the index grows by when what has a place is committed, however few it has now: what was copied may be of more extents
+    /// than all that it says. And leaves of back references that go with what is written over.
+    fn nodes_coming(&self) -> u64 {
+        let new = if broken(Break::NewNodesUnreserved) { 0 } else { self.placed / ITEMS_IN_NEW_NODE };
+        new + self.owners_to_change()
     }
 
     /// Segments without which the volume could not go on: for an index
@@ -262,7 +263,7 @@ impl Inner {
         let records = self.batch.bytes as u64 / BLOCK_BYTES as u64;
         // Each page, each run placed and each record may dirty a node that is clean now.
         let nodes = (self.pages + self.placed + self.batch.records.len() as u64).min(self.state.live.nodes());
-        let nodes = (nodes + self.new_nodes()) * 2 * u64::from(NODE_BLOCKS);
+        let nodes = (nodes + self.nodes_coming()) * 2 * u64::from(NODE_BLOCKS);
         let coming = self.placed * ITEM_RECORD_BYTES / BLOCK_BYTES as u64;
         (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + coming + nodes)
     }

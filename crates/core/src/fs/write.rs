@@ -348,6 +348,8 @@ impl Fs {
         inner.content_ahead(ino, first, last + 1)?;
         inner.promise_ends(ino, first, last + 1)?;
         let wall = self.clock.wall();
+        inner.content_mut(self, ino)?;
+        inner.note_owners(ino, first, last + 1);
         let mut spare = std::mem::take(&mut inner.spare);
         let content = inner.content_mut(self, ino)?;
         let before = content.pages.len();

@@ -538,6 +538,7 @@ fn load_state(
         shed: Sheds::default(),
         applied: 0,
         uncut: false,
+        shares: std::cell::Cell::default(),
         owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
         cache,

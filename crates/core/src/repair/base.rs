@@ -363,6 +363,7 @@ fn start(
         applied: 0,
         uncut: true,
         owners_asked: std::cell::Cell::new(0),
+        shares: std::cell::Cell::default(),
         retention: root.retention.clone(),
     };
     let Taken { lost, space_lost, sheds_lost, past_lost } = take_trees(&mut state, trees, &root, losses)?;

@@ -324,6 +324,7 @@ fn base(
         applied: 0,
         uncut: true,
         owners_asked: std::cell::Cell::new(0),
+        shares: std::cell::Cell::default(),
         retention: Vec::new(),
     };
     let chain = Chain {

@@ -104,6 +104,8 @@ pub struct State {
     pub uncut: bool,
     /// Back references that were looked at since.
     pub owners_asked: Cell<u64>,
+    /// Whether there may be any back references, once somebody has asked.
+    pub(super) shares: Cell<Option<bool>>,
 }
 
 /// An error for an item whose bytes cannot be what they should.

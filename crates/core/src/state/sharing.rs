@@ -331,7 +331,19 @@ impl State {
         Ok(self.find_backref(owner, addr)?.ok())
     }
 
+    /// Whether any blocks may have several owners, or had: what nobody has to look for costs nothing.
+    pub fn has_backrefs(&self) -> bool {
+        self.shares.get().unwrap_or_else(|| {
+            // All other items of the space tree come before.
+            let last = self.space.prev(&self.cache, &Key::last());
+            let shares = last.map_or(true, |last| last.is_some_and(|(key, _)| key.ino != 0));
+            self.shares.set(Some(shares));
+            shares
+        })
+    }
+
     pub(super) fn add_backref(&mut self, owner: &Key, e: &Extent) -> Result<()> {
+        self.shares.set(Some(true));
         match self.find_backref(owner, e.addr)? {
             Err(Some(key)) => {
                 let value = Backref { owner: *owner, blocks: e.blocks }.encode();

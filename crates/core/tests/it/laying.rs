@@ -614,3 +614,114 @@ fn forgetting_reaches_where_no_segment_lies_any_more() {
 fn what_is_left_where_no_segment_lies_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::OutsideUnwiped, what_lay_where_no_segment_lies_is_forgotten);
 }
+
+impl World {
+    /// Makes a file, removes it, and has it put on the list of what is to be forgotten.
+    fn begin_to_forget(&self) {
+        let fs = self.fs();
+        let ino = fs.create(Ino::ROOT, b"secret", &file(0o600)).unwrap().ino;
+        fs.write(ino, 0, &[OLD; 1 << 18], 0).unwrap();
+        fs.checkpoint_create(None).unwrap();
+        fs.unlink(Ino::ROOT, b"secret").unwrap();
+        crate::forget::forget(fs, &[b"secret"]).unwrap();
+        fs.sync_all().unwrap();
+    }
+    /// Until everything lies as it should and nothing is left to be forgotten.
+    fn finish_both(&self) {
+        let done = (0..10_000).any(|_| {
+            let laid = self.fs().laying_step(1 << 20).unwrap().is_none();
+            self.fs().forget_step(1 << 20).unwrap().is_none() && laid
+        });
+        assert!(done, "no end: {:?}, {:?}", self.fs().laying_status(), self.fs().forget_status());
+    }
+}
+
+/// A device is gone while something is being forgotten, or is there and has missed something, and is removed.
+fn what_is_removed_is_absent(is_there: bool) {
+    let mut w = World::new(Profile::Mirror, &[24, 24, 24]);
+    w.fill(3, FILE);
+    w.begin_to_forget();
+    let all = w.devices.clone();
+    w.mount_with(&[all[0].clone(), all[2].clone()], true);
+    w.write(0, FILE);
+    if is_there {
+        w.mount_with(&all, true);
+        assert!(w.fs().health()[1].standing != Standing::Active);
+    }
+    w.fs().device_remove(1).unwrap();
+    w.finish_both();
+    assert_eq!(w.fs().health().len(), 2);
+    assert_eq!([w.old_blocks(0), w.old_blocks(2)], [0; 2]);
+    w.read_all(FILE);
+    w.devices.remove(1);
+    w.close();
+}
+
+#[test]
+fn a_device_that_is_absent_is_removed_while_something_is_forgotten() {
+    what_is_removed_is_absent(false);
+    what_is_removed_is_absent(true);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "no end")]
+fn a_removal_and_forgetting_that_wait_for_each_other_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::AwaitsWhatLeaves, || what_is_removed_is_absent(false));
+}
+
+/// While something is being forgotten a device is cut where no segment lies; nothing of it is left there.
+fn a_device_is_cut_where_no_segment_lies() {
+    let mut w = World::new(Profile::Mirror, &[24, 40, 56]);
+    w.fill(3, FILE);
+    w.fill_with_old();
+    w.fs().device_remove(1).unwrap();
+    w.finish(FILE);
+    assert!(w.old_blocks(2) > 0);
+    w.begin_to_forget();
+    w.fs().device_resize(2, (24 << 20) / 4096).unwrap();
+    w.finish_both();
+    assert_eq!(w.old_blocks(2), 0, "what was cut off has what was forgotten");
+    w.devices.remove(1);
+    w.read_all(FILE);
+    w.close();
+}
+
+#[test]
+fn what_is_cut_off_where_no_segment_lies_is_wiped_first() {
+    a_device_is_cut_where_no_segment_lies();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was cut off has what was forgotten")]
+fn a_cut_ahead_of_wiping_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::CutWhileForgetting, a_device_is_cut_where_no_segment_lies);
+}
+
+/// What is added holds nothing of the volume's, so nobody waits until all else is wiped; and what it held before goes with that.
+#[test]
+fn a_device_is_added_while_something_is_forgotten() {
+    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror, Profile::Parity] {
+        let first = if profile == Profile::Parity { 3 } else { 2 };
+        let mut w = World::new(profile, &vec![24; first]);
+        w.fill(3, FILE);
+        w.begin_to_forget();
+        let before = w.fs().usage().total_blocks;
+        let device = blank(24);
+        device.write(0, Arc::new(AlignedBuf::padded(&vec![OLD; 24 << 20]))).unwrap();
+        w.devices.push(device.clone());
+        w.fs().device_add(device, [77; 16]).unwrap();
+        let is_behind = |w: &World| w.fs().laying_step(1 << 20).unwrap().is_none_or(|s| s.waits.is_some());
+        assert!((0..1000).any(|_| is_behind(&w)));
+        if matches!(profile, Profile::Single) {
+            assert!(w.fs().usage().total_blocks > before, "{profile:?}: there is no more room");
+            assert!(w.fs().laying_status().is_none() && w.fs().forget_status().is_some());
+        }
+        w.finish_both();
+        assert_eq!((0..w.devices.len()).map(|i| w.old_blocks(i)).sum::<usize>(), 0, "{profile:?}");
+        assert!(w.fs().usage().total_blocks > before);
+        w.read_all(FILE);
+        w.close();
+    }
+}

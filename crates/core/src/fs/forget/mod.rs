@@ -96,12 +96,10 @@ impl Fs {
         let now: BTreeSet<Vec<u8>> = names.iter().filter(|n| n.is_now).map(|n| n.path.clone()).collect();
         plan.names = names.into_iter().filter(|n| n.is_now || !now.contains(&n.path)).collect();
         plan.snapshots = self.checkpoints().into_iter().filter(|c| snapshots.contains(&c.cno)).collect();
-        let inner = self.lock();
         let mut paths = BTreeSet::new();
         for ino in sharers {
-            paths.insert(inner.newest_path(ino)?);
+            paths.insert(self.lock().newest_path(ino)?);
         }
-        drop(inner);
         plan.shared_with = paths.into_iter().collect();
         Ok(plan)
     }

@@ -6,7 +6,7 @@
 //! 1. A segment is noted as wiped only when it was free and out of allocation, and every copy of
 //!    it reads as zeros or was zeroed since; or is whole ([`Fs::empty_segments`]).
 //! 2. When the first is, all that was under way before the items went is done.
-//! 3. Nothing is zeroed that is not free.
+//! 3. Nothing is zeroed but free segments, and places that no band takes.
 //! 4. What this takes is above the floor: it never takes what an index checkpoint needs.
 
 mod outside;
@@ -78,8 +78,8 @@ enum Stage {
     Renew,
     /// Zeroing places that no segment has: how far that came, if it has begun.
     Outside(Option<Outside>),
-    /// Taking inodes off the list.
-    End,
+    /// Taking inodes off the list, if no segment has what had none when that was zeroed.
+    End(Option<Outside>),
 }
 
 /// What is known of wiping between steps.
@@ -155,10 +155,11 @@ impl Fs {
         Ok(())
     }
 
-    /// Begins anew, and at once: a device has joined.
-    pub(in super::super) fn wipe_anew(&self) {
-        let mut wiper = self.wiper();
-        (wiper.stage, wiper.not_before) = (Stage::Begin, 0);
+    /// At once: a device has joined, by which it begins anew. Who wipes at this moment does not rest.
+    pub(in super::super) fn wipe_soon(&self) {
+        if let Ok(mut wiper) = self.wiper.try_lock() {
+            wiper.not_before = 0;
+        }
     }
 
     fn wipe(&self, wiper: &mut Wiper, blocks: u64) -> Result<()> {
@@ -245,7 +246,7 @@ impl Fs {
                 (self.end_round(wiper)?, 1)
             }
             Stage::Outside(come) => self.wipe_outside(wiper, come)?,
-            Stage::End => (self.end_list(wiper)?, 1),
+            Stage::End(come) => (self.end_list(wiper, come)?, 1),
         };
         wiper.stage = next;
         Ok(cost)
@@ -464,25 +465,37 @@ impl Fs {
         Ok(Stage::Outside(None))
     }
 
-    /// Why nothing can end, where a device takes no part: it holds what it held.
+    /// Why nothing can end, where a device takes no part: it holds what it held. One that is to be removed does not come back, and what
+    /// takes it out of the bands comes behind forgetting.
     fn why_absent(&self) -> Option<String> {
-        let health = self.health();
-        let d = health.iter().find(|d| d.standing != Standing::Active)?;
+        let (health, entries) = (self.health(), self.storage.entries());
+        let leaves = |index: u16| {
+            entries.get(usize::from(index)).is_some_and(|e| e.is_leaving()) && !broken(Break::AwaitsWhatLeaves)
+        };
+        let d = health.iter().find(|d| d.standing != Standing::Active && !leaves(d.index))?;
         Some(format!("device {} is absent; what is on it is wiped when it is back", d.index + 1))
     }
 
     /// Nothing is left anywhere: takes all off the list. The stage after that.
-    fn end_list(&self, wiper: &mut Wiper) -> Result<Stage> {
+    fn end_list(&self, wiper: &mut Wiper, come: Option<Outside>) -> Result<Stage> {
         // A device that fails to flush is absent from then on.
         self.flush_device()?;
         if let Some(why) = self.why_absent() {
             wiper.waits = Some(why);
             return Ok(Stage::Free { at: 0 });
         }
+        let Some(_bands_stay) = self.bands_stay() else {
+            wiper.waits = Some("devices are being changed at this moment".into());
+            return Ok(Stage::End(come));
+        };
+        let devices = self.storage.devices();
+        if come.is_some_and(|come| !devices.is_still_outside(&come)) {
+            return Ok(Stage::Outside(None));
+        }
         loop {
             let mut inner = self.lock_to_change()?;
             let list = inner.state.forgetting.len();
-            let has_joined = self.storage.devices().joins() != wiper.joins;
+            let has_joined = devices.joins() != wiper.joins || devices.joining().is_some();
             if has_joined || list == 0 || list > wiper.listed || inner.state.segments.unwiped_count() > 0 {
                 inner.segments().end_wipe();
                 return Ok(Stage::Begin);

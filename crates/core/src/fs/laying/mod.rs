@@ -204,13 +204,26 @@ impl Fs {
         let target = self.target(&entries);
         let way = Way::new(&bands, &target, self.storage.segment_blocks);
         let leaving = way.leaving();
-        if leaving == 0 && way.grown(&bands).is_none() && !self.settle_lengths(&entries)? {
+        let is_settled = leaving == 0 && way.grown(&bands).is_none();
+        let is_forgetting = !self.lock().state.forgetting.is_empty();
+        // What is cut off holds what it held, though no segment lies there.
+        let cuts = |e: &DeviceEntry| !e.removed && e.active && e.target_blocks < e.blocks;
+        if is_settled && is_forgetting && entries.iter().any(cuts) && !broken(Break::CutWhileForgetting) {
+            self.reopen(laying);
+            return Ok(Step::BehindForgetting);
+        }
+        if is_settled && !self.settle_lengths(&entries)? {
             return Ok(Step::Done);
         }
         let away = |(_, e): &(usize, &DeviceEntry)| !e.removed && !e.active && !e.is_leaving();
         if let Some((i, _)) = entries.iter().enumerate().find(away) {
             self.reopen(laying);
             return Ok(Step::Waits(format!("device {} is absent: mount with it again, or remove it", i + 1)));
+        }
+        // What is added holds nothing: it counts as not wiped, and nobody waits for that.
+        if let Some(grown) = way.grown(&bands).filter(|_| leaving == 0 && laying.closed.is_empty()) {
+            self.put(laying, grown)?;
+            return Ok(Step::On);
         }
         laying.status.segments = laying.status.segments.max(leaving);
         laying.status.segments_left = leaving;

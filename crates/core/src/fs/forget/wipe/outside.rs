@@ -17,7 +17,7 @@ impl Fs {
     /// Zeroes some of what no segment has; the stage after that, and what it cost in blocks.
     pub(super) fn wipe_outside(&self, wiper: &mut Wiper, come: Option<Outside>) -> Result<(Stage, u64)> {
         if broken(Break::OutsideUnwiped) {
-            return Ok((Stage::End, 1));
+            return Ok((Stage::End(None), 1));
         }
         let devices = self.storage.devices();
         if devices.joins() != wiper.joins {
@@ -47,13 +47,17 @@ impl Fs {
                     self.owns_to_write()?;
                     devices.discard_outside(&come);
                 }
-                (Stage::End, 1)
+                (Stage::End(Some(come)), 1)
+            }
+            Zeroed::Left(why) => {
+                wiper.waits = Some(why);
+                (Stage::Outside(Some(come)), 1)
             }
         })
     }
 
     /// As long as this is held no bands change; `None` where somebody may be at it.
-    fn bands_stay(&self) -> Option<MutexGuard<'_, Laying>> {
+    pub(super) fn bands_stay(&self) -> Option<MutexGuard<'_, Laying>> {
         match self.laying.try_lock() {
             Ok(laying) => Some(laying),
             Err(TryLockError::Poisoned(laying)) => Some(laying.into_inner()),
@@ -64,9 +68,10 @@ impl Fs {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::MountOptions;
     use crate::testing::{create, device, mount};
-    use nenrin_device::AlignedBuf;
+    use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faulty, MemDevice};
     use nenrin_format::superblock::AREA_BLOCKS;
     use nenrin_format::{BLOCK_BYTES, Ino};
     use std::sync::Arc;
@@ -104,5 +109,74 @@ mod tests {
     #[test]
     fn what_no_segment_has_is_wiped() {
         what_lies_behind_the_last_segment_goes();
+    }
+
+    const OLD: u8 = 0xa7;
+
+    /// A volume of one device on which something is to be forgotten.
+    fn forgetting(device: &Arc<dyn BlockDevice>) -> Arc<Fs> {
+        let fs = mount(device, MountOptions::default());
+        create(&fs, "f");
+        fs.checkpoint_create(None).unwrap();
+        fs.unlink(Ino::ROOT, b"f").unwrap();
+        fs.forget(&[b"f"], &fs.forget_plan(&[b"f"]).unwrap().inodes).unwrap();
+        fs
+    }
+
+    /// A block behind the last segment takes no writes: all else goes on, and is wiped; the block again when it takes some.
+    fn a_block_there_takes_no_zeros() {
+        let memory = device(33, 64);
+        let end = memory.geometry().bytes / BLOCK_BYTES as u64 - AREA_BLOCKS;
+        let old = Arc::new(AlignedBuf::padded(&[OLD; BLOCK_BYTES]));
+        let bytes = |block: u64| block * BLOCK_BYTES as u64;
+        (end - 2..end).for_each(|block| drop(memory.write(bytes(block), old.clone()).unwrap()));
+        let is_old = |block: u64| memory.read(bytes(block), BLOCK_BYTES).unwrap()[0] == OLD;
+        let faulty = Arc::new(Faulty::new(memory.clone()));
+        faulty.faults().inject(Fault::FailWrites { range: bytes(end - 2)..bytes(end - 1) });
+        let device: Arc<dyn BlockDevice> = faulty.clone();
+        let fs = forgetting(&device);
+        let waits = (0..1000).find_map(|_| fs.forget_step(1 << 20).unwrap()?.waits);
+        let place = format!("block {} of device 1", end - 2);
+        assert!(waits.as_ref().is_some_and(|why| why.contains(&place)), "{waits:?}");
+        assert_eq!((is_old(end - 2), is_old(end - 1)), (true, false));
+        create(&fs, "g");
+        fs.sync_all().unwrap();
+        assert_eq!(fs.health()[0].write_errors, 3);
+        faulty.faults().clear();
+        assert!((0..10).any(|_| fs.forget_step(1 << 20).unwrap().is_none()));
+        assert!(!is_old(end - 2));
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn a_bad_block_where_nothing_lies_ends_nothing() {
+        a_block_there_takes_no_zeros();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    #[should_panic(expected = "Failed")]
+    fn a_device_that_goes_with_it_is_noticed() {
+        crate::breaks::with(Break::OutsideFailsDevice, a_block_there_takes_no_zeros);
+    }
+
+    /// A device is added when all is wiped and the list has not ended yet.
+    #[test]
+    fn what_is_added_at_the_end_is_looked_at_too() {
+        let first = device(32, 64);
+        let fs = forgetting(&first);
+        for _ in 0..100_000 {
+            if matches!(fs.wiper().stage, Stage::End(_)) {
+                break;
+            }
+            fs.forget_step(1).unwrap();
+        }
+        assert!(matches!(fs.wiper().stage, Stage::End(_)));
+        let second: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(vec![OLD; 16 << 20]));
+        fs.device_add(second.clone(), [7; 16]).unwrap();
+        assert!((0..1000).any(|_| fs.forget_step(1 << 20).unwrap().is_none()));
+        let found = second.read(0, 16 << 20).unwrap();
+        assert!(!found.chunks(BLOCK_BYTES).any(|b| b.iter().all(|b| *b == OLD)));
+        fs.close().unwrap();
     }
 }
