@@ -220,6 +220,10 @@ impl Overlay {
     pub fn ranges(&self) -> usize {
         self.ranges.len()
     }
+    /// Number of extents.
+    pub const fn extents(&self) -> u64 {
+        self.counts.extents
+    }
     /// What its extents add to the index with their back references, in items of the usual size: one with very many checksums counts as several.
     pub const fn items(&self) -> u64 {
         self.counts.extents + self.counts.backrefs + self.counts.crcs / CRCS_OF_ITEM
@@ -279,9 +283,10 @@ pub struct Content {
     pub pins: BTreeSet<SegmentNo>,
     /// Blocks in these that it has no more, when that was last looked at.
     garbage: u64,
-    /// Items that its commit adds to the index, about, and leaves of what its holes cut off, as it was last counted: as many leaves may
-    /// change by it.
+    /// Its extents, and leaves of what its holes cut off, as they were last counted: as many leaves may change by its commit.
     pub placed: u64,
+    /// Items that its commit adds to the index, about, as they were last counted.
+    pub items: u64,
     /// Of these, leaves of what its holes cut off.
     pub cut_leaves: u64,
     /// Leaves with back references of what is written over, at most.
@@ -320,6 +325,7 @@ impl Content {
             pins: BTreeSet::new(),
             garbage: 0,
             placed: 0,
+            items: 0,
             cut_leaves: 0,
             owners_leaves: 0,
             cut_extents: 0,
@@ -378,6 +384,11 @@ impl Content {
     /// Blocks that others may have, too.
     pub const fn shared(&self) -> u64 {
         self.overlay.counts.shared
+    }
+
+    /// Whether it may be too many ranges, or items of the index: somebody looks more closely then.
+    pub fn has_many_ranges(&self, most: usize) -> bool {
+        self.overlay.ranges() > most || self.held_since.is_some() && self.overlay.items() > (most / 4) as u64
     }
 
     /// Blocks in it that have a place already.

@@ -15,7 +15,6 @@ use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, Band, UNIT_BLOCKS};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// Blocks of a device that no segment has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,11 +34,11 @@ pub(crate) struct Outside {
     at: u64,
     /// Where something was.
     zeroed: Vec<Gap>,
-    /// Single blocks that take no zeros, and why.
+    /// Blocks that take no zeros, and why.
     failed: Vec<(Gap, DeviceError)>,
 }
 
-/// So many blocks that take no zeros are those of a device that takes none.
+/// So many blocks that take no zeros are told one by one.
 const FAILED_MAX: usize = 256;
 
 impl Outside {
@@ -124,15 +123,15 @@ impl Devices {
         // What cannot be read may be there all the same.
         if !found.is_ok_and(|b| b.iter().all(|b| *b == 0)) {
             may_write()?;
+            // Of a few the others are zeroed all the same.
+            let step = if outside.failed.len() < FAILED_MAX { 1 } else { to - from };
             if self.zero(member, from..to)?.is_some() {
-                for block in from..to {
+                for block in (from..to).step_by(step as usize) {
                     may_write()?;
-                    let failed = self.zero(member, block..block + 1)?;
-                    outside.failed.extend(failed.map(|e| (Gap { blocks: block..block + 1, ..gap.clone() }, e)));
+                    let blocks = block..block + step;
+                    let failed = self.zero(member, blocks.clone())?;
+                    outside.failed.extend(failed.map(|e| (Gap { blocks, ..gap.clone() }, e)));
                 }
-            }
-            if let Some((_, e)) = outside.failed.get(FAILED_MAX) {
-                self.lose(member, e.clone())?;
             }
             outside.note_zeroed(Gap { blocks: from..to, ..gap.clone() });
         }
@@ -148,8 +147,8 @@ impl Devices {
         let zeros = Arc::new(AlignedBuf::zeroed(bytes(blocks.end - blocks.start) as usize));
         let sent = self.send(member, Op::Write { offset: bytes(blocks.start), data: zeros });
         for (member, e) in self.wait_writes(vec![sent], |m| &m.completed) {
+            // Nothing that counts as written is lost by that.
             if matches!(e, DeviceError::Os(_)) && !broken(Break::OutsideFailsDevice) {
-                member.write_errors.fetch_add(1, SeqCst);
                 return Ok(Some(e));
             }
             self.lose(&member, e)?;
@@ -157,7 +156,7 @@ impl Devices {
         Ok(None)
     }
 
-    /// Tries those again that took none.
+    /// Tries those again that took none. What is to go, with its device or as the end of it, is not waited for: that waits for this.
     fn zero_failed(
         &self,
         outside: &mut Outside,
@@ -170,12 +169,17 @@ impl Devices {
             may_write()?;
             left.extend(self.zero(member, gap.blocks.clone())?.map(|e| (gap, e)));
         }
+        let table = self.table();
+        let entries = table.superblock.as_ref().map_or(&[][..], |s| &s.devices);
+        let stays = |gap: &Gap| entries.get(usize::from(gap.device)).is_none_or(|e| gap.blocks.start < e.target_blocks);
+        left.retain(|(gap, _)| stays(gap));
+        drop(table);
         outside.failed = left;
         Ok(match outside.failed.first() {
             None => Zeroed::All,
             Some((gap, e)) => Zeroed::Left(format!(
-                "{} blocks that no segment has take no zeros, block {} of device {} first: {e}; replace the device",
-                outside.failed.len(),
+                "{} blocks that no segment has take no zeros, block {} of device {} first: {e}; replace or remove the device",
+                outside.failed.iter().map(|(gap, _)| gap.blocks.end - gap.blocks.start).sum::<u64>(),
                 gap.blocks.start,
                 gap.device + 1
             )),

@@ -226,7 +226,7 @@ impl Fs {
         let much = inner.dirty_nodes() >= self.options.dirty_nodes_max;
         // None is due before the usual window has gone by.
         let long = || inner.window_bytes >= self.window_bytes_max() && inner.window_bytes >= self.window_due(inner);
-        let too_long = || inner.window_bytes > leaving_room_for(inner.placed);
+        let too_long = || inner.window_bytes > leaving_room_for(inner.items);
         unflushed || much || segments.promotable_count() > 0 && short() || long() || too_long()
     }
 

@@ -559,8 +559,7 @@ impl Inner {
     /// its pages count no more, and segments it was written to are held no longer.
     pub(super) fn let_go(&mut self, content: &mut Content) {
         self.pages -= content.pages.len() as u64;
-        self.placed -= std::mem::take(&mut content.placed);
-        self.owners_leaves -= std::mem::take(&mut content.owners_leaves);
+        self.uncount(content);
         self.promised_here -= std::mem::take(&mut content.promised);
         // Most have none.
         while let Some(segment) = content.pins.pop_first() {

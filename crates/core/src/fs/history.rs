@@ -95,16 +95,16 @@ impl Fs {
             // failed the past can be read all the same.
             let _ = self.sync_received(false);
         }
-        let Resolved { named, followed } = self.lock().state.resolve(path)?;
+        let inner = self.lock();
+        let Resolved { named, followed } = inner.state.resolve(path)?;
         let asked = path.join(&b'/');
         let own = by_inode(&named);
         let mut found = Vec::new();
         for (ino, all) in by_inode(&followed) {
             let own = own.get(&ino).map_or(&[][..], |own| own);
-            // Others get the volume in between.
-            self.lock().states_of(ino, &times_told(own, &all), &asked, &mut found)?;
+            inner.states_of(ino, &times_told(own, &all), &asked, &mut found)?;
         }
-        self.removals(&named, &followed, &asked, &mut found)?;
+        inner.removals(&named, &followed, &asked, &mut found)?;
         // What no kept checkpoint shows may wait to be swept; that it is gone says nothing.
         if found.iter().all(|(_, _, state)| state.attr.is_none()) {
             return Err(Error::NotFound);
@@ -141,15 +141,14 @@ impl Fs {
     /// # Errors
     /// Damage.
     pub fn elsewhere(&self, path: &[&[u8]], but: &[Ino]) -> Result<Vec<Vec<u8>>> {
-        let mut own: BTreeSet<Ino> = self.lock().state.resolve(path)?.named.iter().map(|n| n.ino).collect();
+        let inner = self.lock();
+        let mut own: BTreeSet<Ino> = inner.state.resolve(path)?.named.iter().map(|n| n.ino).collect();
         own.extend(but.iter().copied());
         let Some(name) = path.last() else { return Ok(Vec::new()) };
         let mut paths = BTreeSet::new();
-        let whenever = self.lock().state.whenever(path)?;
-        for n in whenever.iter().filter(|n| !own.contains(&n.ino)) {
+        for n in inner.state.whenever(path)?.iter().filter(|n| !own.contains(&n.ino)) {
             let last = n.span.to.map_or(u64::MAX, |end| end.0.saturating_sub(1));
-            // Others get the volume in between.
-            paths.insert(self.lock().state.path_below(n.dir, name, Cno(last))?);
+            paths.insert(inner.state.path_below(n.dir, name, Cno(last))?);
         }
         paths.remove(&path.join(&b'/'));
         Ok(paths.into_iter().collect())
@@ -368,9 +367,7 @@ impl Inner {
         let kept = self.state.landmarks.of(ino, span.from, span.to.unwrap_or(Cno::NEVER));
         kept.map_or((None, None), |(cno, landmark)| (Some((cno, cno)), Some(landmark.level)))
     }
-}
 
-impl Fs {
     /// The times in which the name stood for nothing: while its directories had these names (`named`), and what followed when it ended while
     /// one of them had another (`followed`, which has those of `named` as well, with more of their time).
     fn removals(&self, named: &[Named], followed: &[Named], asked: &[u8], found: &mut Vec<Found>) -> Result<()> {
@@ -384,23 +381,21 @@ impl Fs {
         let ended: Vec<(&Named, Cno, bool)> = own.chain(elsewhere).collect();
         let ends: BTreeSet<Cno> = ended.iter().map(|(_, from, _)| *from).collect();
         for (n, from, is_elsewhere) in ended {
-            // Others get the volume in between.
-            let inner = self.lock();
             // Then comes another state, or the end of one, whatever the path of that.
             let next_end = ends.range(from.next()..).next().copied();
             let to = times.next(from).into_iter().chain(all.next(from)).chain(next_end).min();
             let gone = Span { from, to };
-            let shown_by = inner.shown_absent(asked, &gone);
+            let shown_by = self.shown_absent(asked, &gone);
             if shown_by.is_none() && to.is_some() {
                 continue;
             }
             let path = asked.to_vec();
             let then = match is_elsewhere {
-                true => inner.state.path_below(n.dir, last_part(asked), Cno(from.0.saturating_sub(1)))?,
+                true => self.state.path_below(n.dir, last_part(asked), Cno(from.0.saturating_sub(1)))?,
                 false => path.clone(),
             };
-            let change = match inner.state.moved_to(n.ino, from, &then)? {
-                Some(to_path) if to.is_none() => inner.state.found_now(n.ino, to_path)?,
+            let change = match self.state.moved_to(n.ino, from, &then)? {
+                Some(to_path) if to.is_none() => self.state.found_now(n.ino, to_path)?,
                 moved => moved.map_or(Change::Removed, Change::Moved),
             };
             let state =

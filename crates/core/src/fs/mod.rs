@@ -310,6 +310,8 @@ struct Inner {
     frozen_nodes: u64,
     /// Runs of uncommitted content that were placed, and leaves of what it cuts off, of all files.
     placed: u64,
+    /// Items that they add to the index.
+    items: u64,
     /// Leaves with back references of what is written over.
     owners_leaves: u64,
     counted: nodes::Counted,
@@ -503,6 +505,7 @@ impl Fs {
             survey: None,
             frozen_nodes: 0,
             placed: 0,
+            items: 0,
             owners_leaves: 0,
             counted: nodes::Counted::default(),
             idle_waiters: 0,

@@ -19,8 +19,8 @@ use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::index::{NodeCache, Tree};
 use crate::state::HistoryTree;
+use nenrin_format::Ino;
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{EXTENT_BLOCKS_MAX, Ino};
 
 /// Leaves that one block, or one call, makes dirty at most: those of the inode and of the extent, and of what these replace.
 const LEAVES_OF_ONE: u64 = 4;
@@ -110,7 +110,7 @@ impl Inner {
 
     /// Whether a commit of what was received comes near to making so many nodes dirty. Asked by each call that may add to that.
     fn changes_many(&mut self, nodes: u64) -> bool {
-        let waiting = self.pages + self.placed;
+        let waiting = self.pages + self.items;
         self.counted.left = self.counted.left.min(waiting);
         let items = waiting - self.counted.left;
         let new = items / ITEMS_IN_NEW_NODE;
@@ -132,18 +132,35 @@ impl Inner {
         if self.owners_leaves == 0 { 0 } else { self.owners_leaves.min(clean_nodes(&self.state.space)) }
     }
 
-    /// These blocks of a file are written over: what they are now may be shared. What cannot be read is not counted.
+    /// Content is to be committed, or for good: it changes no more than has been.
+    pub(super) fn uncount(&mut self, content: &mut Content) {
+        self.placed -= std::mem::take(&mut content.placed);
+        self.items -= std::mem::take(&mut content.items);
+        self.owners_leaves -= std::mem::take(&mut content.owners_leaves);
+    }
+
+    /// A file was emptied: who removes what it had counts that.
+    pub(super) fn uncount_owners(&mut self, ino: Ino) {
+        if let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            self.owners_leaves -= std::mem::take(&mut content.owners_leaves);
+        }
+    }
+
+    /// These blocks of a file are written over: what they are now may be shared. What waits for a commit already was counted when it came, and
+    /// what cannot be read is not counted.
     pub(super) fn note_owners(&mut self, ino: Ino, from: u64, to: u64) {
         if !self.state.has_backrefs() || broken(Break::OwnersOfWrittenUncounted) {
             return;
         }
-        let is_new = |c: &Content| c.replaced;
         let inode = self.state.inode(ino).ok().flatten().filter(|i| i.blocks > 0);
-        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).filter(|c| !is_new(c)) else {
-            return;
+        let content = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).filter(|c| !c.replaced);
+        let (Some(inode), Some(content)) = (inode, content) else { return };
+        let waits = |block: u64| {
+            content.pages.contains_key(&block) || content.overlay.overlapping(block, block + 1).next().is_some()
         };
-        let from = from.saturating_sub(u64::from(EXTENT_BLOCKS_MAX) - 1);
-        let leaves = inode.map_or(Ok(0), |i| self.state.leaves_of_owners(ino, i.fork, from..to, u64::MAX)).unwrap_or(0);
+        let shared = self.state.extents(ino, inode.fork, from, to, usize::MAX).unwrap_or_default();
+        let shared = shared.into_iter().filter(|(key, e)| e.is_shared() && !waits(key.off.max(from)));
+        let leaves = self.state.leaves_of_these(shared);
         content.owners_leaves += leaves;
         self.owners_leaves += leaves;
     }
@@ -197,7 +214,7 @@ impl Fs {
                 self.sync_received(false)?;
                 committed = true;
                 let mut inner = self.lock();
-                inner.counted.left = inner.pages + inner.placed;
+                inner.counted.left = inner.pages + inner.items;
             }
             // Who led that commit may have seen to it already.
             let inner = self.lock();
@@ -373,5 +390,37 @@ mod tests {
         use crate::breaks::{Break, with};
         let (most, nodes) = with(Break::OwnersOfWrittenUncounted, || most_dirty_of_shared(10));
         assert!(most >= 50, "{most} of {nodes}");
+    }
+
+    /// Small writes to a file that is shared count little, once each, and hold nobody who writes another one when it is emptied.
+    #[test]
+    fn small_writes_to_what_is_shared_hold_nobody() {
+        let device = device(400, 64);
+        let fs = mount(&device, MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let [ino, copy, other] = ["f", "copy", "other"].map(|name| create(&fs, name));
+        for n in 0..6000 {
+            write_block(&fs, ino, n * 7919 % 6000);
+            if n % 16 == 15 {
+                fs.fsync_wait(ino).unwrap();
+            }
+        }
+        assert_eq!(fs.copy_range(ino, 0, copy, 0, 6000 << 12, 0).unwrap(), 6000 << 12);
+        fs.checkpoint_create(None).unwrap();
+        fs.close().unwrap();
+        let fs = mount(&device, MountOptions { dirty_nodes_max: 40, checkpoint_nanos: 0, ..MountOptions::default() });
+        for _ in 0..1000 {
+            write_block(&fs, ino, 3000);
+        }
+        let leaves = fs.lock().owners_leaves;
+        assert!((1..=4).contains(&leaves), "{leaves}");
+        (0..20).for_each(|n| write_block(&fs, ino, n * 300));
+        assert!(fs.lock().owners_leaves > leaves);
+        let before = fs.counters().held_for_memory;
+        fs.setattr(ino, &crate::SetAttr { size: Some(0), ..crate::SetAttr::default() }).unwrap();
+        assert_eq!(fs.lock().owners_leaves, 0);
+        (0..200).for_each(|n| write_block(&fs, other, n));
+        let held = fs.counters().held_for_memory - before;
+        assert!(held < 5, "{held}");
+        fs.close().unwrap();
     }
 }

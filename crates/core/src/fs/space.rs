@@ -205,7 +205,7 @@ impl Inner {
     /// Nodes that the index grows by when what has a place is committed, however few it has now: what was copied may be of more extents
     /// than all that it says. And leaves of back references that go with what is written over.
     fn nodes_coming(&self) -> u64 {
-        let new = if broken(Break::NewNodesUnreserved) { 0 } else { self.placed / ITEMS_IN_NEW_NODE };
+        let new = if broken(Break::NewNodesUnreserved) { 0 } else { self.items / ITEMS_IN_NEW_NODE };
         new + self.owners_to_change()
     }
 
@@ -264,7 +264,7 @@ impl Inner {
         // Each page, each run placed and each record may dirty a node that is clean now.
         let nodes = (self.pages + self.placed + self.batch.records.len() as u64).min(self.state.live.nodes());
         let nodes = (nodes + self.nodes_coming()) * 2 * u64::from(NODE_BLOCKS);
-        let coming = self.placed * ITEM_RECORD_BYTES / BLOCK_BYTES as u64;
+        let coming = self.items * ITEM_RECORD_BYTES / BLOCK_BYTES as u64;
         (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + coming + nodes)
     }
 

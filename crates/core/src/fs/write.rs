@@ -368,7 +368,7 @@ impl Fs {
         writer.note_times(content, wall);
         content.editor_uid = writer.uid;
         content.version += 1;
-        let (pages, ranges) = (content.pages.len(), content.overlay.ranges());
+        let (pages, is_much) = (content.pages.len(), content.has_many_ranges(RANGES_MAX));
         // A block that is not full yet stays.
         let sequence = content.note_sequence(first, end / BLOCK);
         inner.pages = inner.pages + pages as u64 - before as u64;
@@ -385,7 +385,7 @@ impl Fs {
             }
         }
         let is_told_later = self.hold_writer(inner, ino, who)?;
-        if ranges > RANGES_MAX {
+        if is_much {
             self.hold_scattered(ino)?;
         }
         Ok(Accepted { bytes: data.len(), is_told_later })
@@ -422,6 +422,9 @@ impl Fs {
             inner.note_emptied(ino, had, now);
         }
         inner.promise(ino, -(gone as i64));
+        if size == 0 {
+            inner.uncount_owners(ino);
+        }
         let content = inner.content_mut(self, ino)?;
         let pages = content.pages.len();
         if size == 0 {

@@ -497,6 +497,15 @@ impl State {
         Ok(())
     }
 
+    /// Leaves of back references that become dirty when these live extents go, as far as that can be read.
+    pub fn leaves_of_these(&self, extents: impl Iterator<Item = (Key, Extent)>) -> u64 {
+        let mut dirtied = BTreeSet::new();
+        for (key, e) in extents {
+            let _ = self.add_dirtied(&key, &e, &mut dirtied);
+        }
+        dirtied.len() as u64
+    }
+
     /// Leaves of back references that become dirty when the live extents go which begin within these file blocks; not counted on beyond
     /// `max`.
     ///

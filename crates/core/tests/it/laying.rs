@@ -725,3 +725,25 @@ fn a_device_is_added_while_something_is_forgotten() {
         w.close();
     }
 }
+
+/// A block of a device where no segment lies takes no zeros: the device can be removed while something is being forgotten.
+#[test]
+fn a_device_with_a_bad_block_is_removed_while_something_is_forgotten() {
+    let mut w = World::new(Profile::Mirror, &[24, 33, 24]);
+    w.fill(3, FILE);
+    w.fs().close().unwrap();
+    let memory = w.devices[1].clone();
+    let end = memory.geometry().bytes - (AREA_BLOCKS + 1) * BLOCK_BYTES as u64;
+    memory.write(end, Arc::new(AlignedBuf::padded(&[OLD; BLOCK_BYTES]))).unwrap();
+    let faulty = Arc::new(Faulty::new(memory));
+    faulty.faults().inject(Fault::FailWrites { range: end..end + 4096 });
+    w.devices[1] = faulty;
+    w.mount();
+    w.begin_to_forget();
+    w.fs().device_remove(1).unwrap();
+    w.finish_both();
+    assert_eq!(w.fs().health().len(), 2);
+    w.devices.remove(1);
+    w.read_all(FILE);
+    w.close();
+}
