@@ -71,6 +71,19 @@ pub fn space() -> Option<String> {
     space_of("self").map(|link| link.to_string_lossy().into_owned())
 }
 
+/// Whether a path means the same in both of these mount name spaces, as far as that is known.
+pub fn is_same_space(one: Option<&str>, other: Option<&str>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one == other)
+}
+
+/// That the owner of a volume, this process, would find something else, or nothing, by a path.
+pub fn elsewhere(pid: u32) -> Fail {
+    Fail::new(format!(
+        "process {pid}, which has the volume, is in another mount name space, where this path leads elsewhere or nowhere: nsenter \
+         --mount=/proc/{pid}/ns/mnt and the same command do it there"
+    ))
+}
+
 fn space_of(pid: &str) -> Option<PathBuf> {
     fs::read_link(Path::new("/proc").join(pid).join("ns/mnt")).ok()
 }

@@ -3,11 +3,11 @@
 use super::made::Made;
 use super::{forget, mkfs};
 use crate::control::{Client, LayingData, Order, Request, VolumeInfo, Wants};
-use crate::device;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress, shell_quoted};
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
+use crate::{device, mounts};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -43,9 +43,10 @@ fn writable(target: &mut Target, place: &Path) -> Result<(), Fail> {
 pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
+    target.owner()?.shares_paths().map_err(|why| Fail::at(device.display(), why))?;
     let made = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
     let uuid = mkfs::random_uuid().at("/dev/urandom")?;
-    let request = Request::DeviceAdd { device: device::absolute(device), uuid };
+    let request = Request::DeviceAdd { device: device::absolute(device), uuid, space: mounts::space() };
     let owner = target.owner()?;
     let number: u16 = owner.call(&request).map_err(|why| not_added(why, &made, place, device))?;
     let info: Result<VolumeInfo, Fail> = owner.call(&Request::Info);

@@ -5,7 +5,7 @@ use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::show_bytes;
 use crate::target::Target;
-use crate::{device, tag};
+use crate::{device, mounts, tag};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -33,6 +33,7 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     if owner.hello.read_only {
         return Err(Fail::at(place.display(), "mounted read-only; mount it writable to change its devices"));
     }
+    owner.shares_paths().map_err(|why| Fail::at(new.display(), why))?;
     let identity = match device::identity(new) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(is_to_be_made(owner, old, new)),
         identity => identity.at(new.display())?,
@@ -44,7 +45,8 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     super::mkfs::may_overwrite(new, wishes.force)?;
     let mut uuid = [0; 16];
     File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid)).at("/dev/urandom")?;
-    let request = Request::Replace { old: device::for_owner(old), new: device::absolute(new), uuid };
+    let (old, space) = (device::for_owner(old), mounts::space());
+    let request = Request::Replace { old, new: device::absolute(new), uuid, space };
     let number: u16 = owner.call(&request)?;
     follow(owner, place, new, (number, uuid), wishes.json)
 }

@@ -148,6 +148,9 @@ pub enum Request {
         new: PathBuf,
         /// Identity of the new one within the volume: random.
         uuid: [u8; 16],
+        /// The mount name space in which the path is right.
+        #[serde(default)]
+        space: Option<String>,
     },
     /// Give that up.
     ReplaceCancel,
@@ -164,6 +167,9 @@ pub enum Request {
         device: PathBuf,
         /// Its identity within the volume: random.
         uuid: [u8; 16],
+        /// The mount name space in which the path is right.
+        #[serde(default)]
+        space: Option<String>,
     },
     /// Take a device out.
     DeviceRemove {
@@ -212,6 +218,8 @@ pub enum Request {
     /// Why nothing can be changed although that was asked for: something failed, or is damaged. Not told by hello, since that waits
     /// for nobody who uses the volume.
     Failure,
+    /// Tell how closing the volume went once that is done, whatever begins it. A part says before that this was heard.
+    Closing,
     /// The sender has unmounted it in a mount name space of his own: release the volume if that was its last mount.
     Left {
         /// `major:minor` in mountinfo.
@@ -309,6 +317,9 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+    /// The mount name space in which the directory is right.
+    #[serde(default)]
+    pub space: Option<String>,
 }
 
 /// What cleaning would gain.

@@ -25,6 +25,7 @@ mod meanwhile;
 mod mkfs;
 mod mmp;
 mod mount;
+mod name_spaces;
 mod other_user;
 mod owner_lost;
 mod past;
