@@ -54,7 +54,8 @@ In /etc/fstab: UUID=... DIR nenrin nofail 0 0 (or LABEL=NAME, a space in it writ
 A device that was away is brought up to date in the background. Where mount(8) asks, as for fstab, devices of the volume that are\n\
 not there yet are waited for, 10 seconds at most; with degraded not for those that it went on without before.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
-remount changes ro, suid, dev, exec and their opposites of a mount that is there, and refuses to change anything else.\n\
+remount changes ro, suid, dev, exec and their opposites of a mount that is there, and refuses to change anything else. With ro\n\
+what was written before is durable when it returns, and reading moves no access times; the daemon goes on cleaning.\n\
 Returns when the mount is up; interrupted before, it leaves none. A mount whose program was killed is\n\
 cleared; an owner that is only finishing is waited for, up to 10 seconds.",
     examples: &[
@@ -226,11 +227,24 @@ fn remount(directory: &Path, o: &Options) -> Outcome {
     let shown = owner.hello.mounts.iter().find(|m| m.device == mount.device).and_then(|m| m.checkpoint);
     may_be_remounted(&mut owner, &mount, shown, o).map_err(|why| Fail::at(directory.display(), why))?;
     let always = if shown.is_some() { libc::MS_RDONLY } else { 0 };
-    sys::remount(&real, flags(&mount, o) | always).map_err(|e| match e.kind() {
+    let flags = flags(&mount, o) | always;
+    sys::remount(&real, flags).map_err(|e| match e.kind() {
         std::io::ErrorKind::PermissionDenied => Fail::at(directory.display(), "only root can remount"),
         _ => Fail::at(directory.display(), e),
     })?;
-    Ok(0)
+    let is_told = o.last_given(&["ro", "rw"]).is_some() && shown.is_none() && !owner.hello.read_only;
+    if is_told { tell_remounted(&mut owner, mount.device, flags & libc::MS_RDONLY != 0, directory) } else { Ok(0) }
+}
+
+/// The kernel tells nobody: what was written until then is to be durable, and reading is to change nothing any more, or again.
+fn tell_remounted(owner: &mut Client, device: String, read_only: bool, directory: &Path) -> Outcome {
+    owner.call::<()>(&Request::Remounted { device, read_only }).map(|()| 0).map_err(|why| match read_only {
+        true => {
+            let text = "is read-only now, but what was written may not be on the device";
+            Fail::at(directory.display(), format!("{text}: {why}")).with_code(why.code)
+        }
+        false => Fail::at(directory.display(), why),
+    })
 }
 
 /// Whether a mount, which may show a checkpoint, can become what is asked for while its owner stays as it is.

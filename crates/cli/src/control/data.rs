@@ -218,6 +218,13 @@ pub enum Request {
     /// Why nothing can be changed although that was asked for: something failed, or is damaged. Not told by hello, since that waits
     /// for nobody who uses the volume.
     Failure,
+    /// A mount was made read-only, or writable again: what was written before is to be durable then.
+    Remounted {
+        /// `major:minor` in mountinfo.
+        device: String,
+        /// Which of the two.
+        read_only: bool,
+    },
     /// Tell how closing the volume went once that is done, whatever begins it. A part says before that this was heard.
     Closing,
     /// The sender has unmounted it in a mount name space of his own: release the volume if that was its last mount.

@@ -101,7 +101,7 @@ impl Service {
     }
 
     /// Makes durable what programs have written by now, through any mount.
-    fn committed(&self, fs: Option<&Fs>) -> Result<(), Fail> {
+    pub(super) fn committed(&self, fs: Option<&Fs>) -> Result<(), Fail> {
         let Some(fs) = fs.filter(|fs| !fs.options().read_only) else { return Ok(()) };
         self.bring_in();
         fs.sync_all().map_err(|e| Fail::at(self.path.display(), e))

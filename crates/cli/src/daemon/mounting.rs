@@ -1,4 +1,4 @@
-//! Mounts that begin on request of a command, and where a path of its means what it means to the command.
+//! Mounts that begin or change on request of a command, and where a path of its means what it means to the command.
 
 use super::service::Service;
 use crate::control::{Answer, PastMount};
@@ -25,6 +25,16 @@ impl Service {
         let shown = report::checkpoint(&info);
         self.log.line(&format!("{} mounted at {}", report::show_state(&shown), how.directory.display()));
         Ok(Answer::of(shown))
+    }
+
+    /// The mount `device` was made read-only, or writable again: reading changes it no more, and what was written before is durable.
+    pub(super) fn remounted(&self, device: &str, read_only: bool) -> Result<Answer, Fail> {
+        let pages: Vec<_> = self.lock().mounts.iter().filter(|m| m.device == device).map(|m| m.pages.clone()).collect();
+        pages.iter().for_each(|pages| pages.became_read_only(read_only));
+        if read_only {
+            self.committed(Some(&*self.fs()?))?;
+        }
+        Ok(Answer::of(()))
     }
 }
 

@@ -77,7 +77,7 @@ pub(super) struct Mounted {
     pub number: u64,
     at: At,
     pub stopper: Stopper,
-    pages: Pages,
+    pub pages: Pages,
     /// As the list of mounts has it; empty where it could not be seen there.
     pub device: String,
 }
@@ -620,6 +620,7 @@ impl Service {
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory, force } => self.umount(&directory, force),
             Request::MayLeave { directory } => Ok(Answer::of(self.may_leave(&directory, false)?)),
+            Request::Remounted { device, read_only } => self.remounted(&device, read_only),
             Request::Closing => self.await_closing(parts),
             Request::Left { device } => self.left(&device),
             Request::Failure => Ok(Answer::of(report::why_read_only(&*self.fs()?))),

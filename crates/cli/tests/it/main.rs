@@ -29,6 +29,7 @@ mod name_spaces;
 mod other_user;
 mod owner_lost;
 mod past;
+mod remount;
 mod restore;
 mod restore_database;
 mod restore_elsewhere;
