@@ -116,6 +116,8 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 /// Mounts, or changes a mount, or asks an owner to.
 pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
     let options = options::parse(&call.options)?;
+    // By mount(8) nobody has asked whether somebody answers below them.
+    [Path::new(device), directory].into_iter().try_for_each(control::is_answered)?;
     if options.remount {
         return remount(directory, &options);
     }

@@ -3,7 +3,7 @@
 use crate::command::{Command, arguments, text_value};
 use crate::control::{Request, ScrubData};
 use crate::ending::Ending;
-use crate::error::{At as _, Fail, INTERRUPTED, Outcome};
+use crate::error::{At as _, FAILURE, Fail, INTERRUPTED, Outcome};
 use crate::output::{self, Progress, printable};
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
@@ -53,7 +53,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
+    });
+    // What a path leads to may not answer.
+    let given = given.map_err(|f| if f.code == FAILURE { f.with_code(super::check::COULD_NOT) } else { f })?;
     let path = given.first().map_or(Path::new("."), Path::new);
     let could_not = |f: Fail| if f.code == INTERRUPTED { f } else { f.with_code(super::check::COULD_NOT) };
     // Before anything starts threads, which would take the signal.
