@@ -1,7 +1,7 @@
 //! `nenrin scrub`.
 
 use crate::command::{Command, arguments, text_value};
-use crate::control::{Request, ScrubData};
+use crate::control::{Line, Request, ScrubData};
 use crate::ending::Ending;
 use crate::error::{At as _, FAILURE, Fail, INTERRUPTED, Outcome};
 use crate::output::{self, Progress, printable};
@@ -64,17 +64,18 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let data = match target {
         Target::Owner(mut owner) => {
             let run = sys::random_number().at("/dev/urandom")?;
+            let mut time = RealTime::beside(owner.line().ok());
             let step = |begin, bytes| {
                 let step = owner.call(&Request::Scrub { begin, run, bytes });
                 let data = step.map_err(|why| owner.unless_left(why, &ending.said()))?;
                 ending.say(so_far(&data));
                 Ok(data)
             };
-            paced(rate, &mut RealTime(Instant::now()), step)
+            paced(rate, &mut time, step)
         }
         Target::Device(fs, _) => {
             let mut scrub = fs.scrub();
-            paced(rate, &mut RealTime(Instant::now()), |_, bytes| {
+            paced(rate, &mut RealTime::beside(None), |_, bytes| {
                 let data = step_here(&fs, &mut scrub, bytes)?;
                 ending.say(so_far(&data));
                 Ok(data)
@@ -128,14 +129,27 @@ trait Time {
     fn sleep(&mut self, time: Duration);
 }
 
-struct RealTime(Instant);
+struct RealTime {
+    begun: Instant,
+    /// To who may end meanwhile, if there is somebody.
+    line: Option<Line>,
+}
+
+impl RealTime {
+    fn beside(line: Option<Line>) -> Self {
+        Self { begun: Instant::now(), line }
+    }
+}
 
 impl Time for RealTime {
     fn passed(&self) -> Duration {
-        self.0.elapsed()
+        self.begun.elapsed()
     }
     fn sleep(&mut self, time: Duration) {
-        thread::sleep(time);
+        match &self.line {
+            Some(line) => line.rest(time),
+            None => thread::sleep(time),
+        }
     }
 }
 

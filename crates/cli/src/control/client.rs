@@ -102,10 +102,11 @@ impl Client {
     /// The connection, and what is to be done whenever nothing comes for a while: what takes its time goes on for as long as somebody is
     /// there, who answers others.
     fn waiting(&mut self, is_quick: bool) -> (&mut BufReader<UnixStream>, impl FnMut() -> Result<(), Fail>) {
-        let begun = Instant::now();
+        let (begun, peer) = (Instant::now(), self.pid());
         let Self { stream, hello, socket, uid, patience, is_silent } = self;
         let waits = move || {
-            if let Heard::Silence(pid) = Self::connect(socket, *uid, Patience { hello: patience.alive, ..*patience }) {
+            let hello_time = if silent::is_stopped(peer) { patience.hello } else { patience.alive };
+            if let Heard::Silence(pid) = Self::connect(socket, *uid, Patience { hello: hello_time, ..*patience }) {
                 *is_silent = true;
                 return Err(silent::no_answer(pid));
             }
@@ -149,6 +150,14 @@ impl Client {
         }
         drop(waits);
         Ok(Awaited(client))
+    }
+
+    /// The connection, to rest by.
+    ///
+    /// # Errors
+    /// There can be no descriptor for it.
+    pub fn line(&self) -> io::Result<Line> {
+        self.stream.get_ref().try_clone().map(Line)
     }
 
     /// One at a socket, for tests.
@@ -206,6 +215,22 @@ impl Awaited {
     pub fn told(mut self) -> Result<(), Fail> {
         let (stream, mut waits) = self.0.waiting(false);
         hear(stream, &mut |()| (), &mut waits)
+    }
+}
+
+/// A connection to an owner that nothing is asked by.
+pub struct Line(UnixStream);
+
+impl Line {
+    /// Does nothing for that long, or until the owner's process has closed the connection: what is asked next tells that.
+    pub fn rest(&self, time: Duration) {
+        let begun = Instant::now();
+        loop {
+            let left = time.saturating_sub(begun.elapsed());
+            if left.is_zero() || sys::hangs_up_within(&self.0, left) {
+                return;
+            }
+        }
     }
 }
 

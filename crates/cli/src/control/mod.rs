@@ -18,7 +18,7 @@ mod server;
 mod silent;
 
 pub use client::{
-    Awaited, Client, asked_of_device, has_ended, is_answered, mount_of_directory, owner_of_device,
+    Awaited, Client, Line, asked_of_device, has_ended, is_answered, mount_of_directory, owner_of_device,
     owner_of_directory, with_place,
 };
 pub use data::{
