@@ -16,7 +16,12 @@ pub const FSTYPE: &str = "fuse.nenrin";
 
 /// Whether what a path leads to is there, and cannot be read: the program of its mount has ended, or it was lost to damage.
 pub fn is_out_of_reach(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::ESTALE))
+    is_of_dead(e) || matches!(e.raw_os_error(), Some(libc::EIO | libc::ESTALE))
+}
+
+/// Whether an error says that the program of a mount has ended; who was asking it as it did is told something else than who asks later.
+pub fn is_of_dead(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 /// The directory that a path names something in: of a bare name the one we are in.
@@ -95,7 +100,7 @@ pub fn listed(places: &[PathBuf]) -> String {
 
 /// Whether the program behind a mount answers.
 pub fn is_dead(point: &Path) -> bool {
-    matches!(sys::statfs(point), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN))
+    sys::statfs(point).is_err_and(|e| is_of_dead(&e))
 }
 
 /// Who uses something below a mount point, as `name (pid N)`; the caller itself is not meant.
@@ -197,6 +202,12 @@ mod tests {
         let (mount, real) = of(Path::new(".")).unwrap();
         assert!(real.starts_with(&mount.point));
         assert!(of(Path::new("/no/such/path")).is_err());
+    }
+    #[test]
+    fn who_was_asking_as_a_program_ended_knows_it_too() {
+        let says = |code| is_of_dead(&io::Error::from_raw_os_error(code));
+        assert!(says(libc::ENOTCONN) && says(libc::ECONNABORTED) && !says(libc::EIO) && !says(libc::EACCES));
+        assert!(is_out_of_reach(&io::Error::from_raw_os_error(libc::ECONNABORTED)));
     }
     /// By another name, too, and only for what it was opened.
     #[test]

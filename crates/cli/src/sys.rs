@@ -353,7 +353,7 @@ pub fn unmount_lazily(directory: &Path) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) }).map(drop)
 }
 
-/// Whether a file system answers at `path`; a dead mount says ENOTCONN.
+/// Whether a file system answers at `path`; a dead mount says ENOTCONN, or ECONNABORTED to who was asking.
 pub fn statfs(path: &Path) -> io::Result<()> {
     let target = c_path(path)?;
     // SAFETY: statfs is plain data for which zero is valid; both pointers are live.
