@@ -124,6 +124,9 @@ pub enum Request {
         /// Its path from the root of the volume.
         #[serde(with = "path_bytes")]
         path: PathBuf,
+        /// It is not to be forgotten now: nothing is kept for that.
+        #[serde(default)]
+        only_tell: bool,
     },
     /// Forget what the last such plan found; its names are gone by now.
     Forget {

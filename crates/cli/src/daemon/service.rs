@@ -591,7 +591,7 @@ impl Service {
                 Ok(Answer::of(report::clean_estimate(&fs.clean_estimate(), &order, segment_blocks(&fs))))
             }
             Request::Clean { begin, run, bytes } => self.clean(begin, run, bytes),
-            Request::ForgetPlan { path } => self.forget_plan(path),
+            Request::ForgetPlan { path, only_tell } => self.forget_plan(path, only_tell),
             Request::Forget { path, plan } => self.forget(&path, &plan),
             Request::ForgetStep { bytes } => {
                 let fs = self.fs()?;
