@@ -161,7 +161,8 @@ fn paced(
 ) -> Result<ScrubData, Fail> {
     let mut progress = Progress::new();
     let bytes = if rate == 0 { STEP_BYTES_MAX } else { (rate / 8).clamp(1 << 20, STEP_BYTES_MAX) };
-    let mut begin = true;
+    let (mut begin, mut before, mut due) = (true, 0, Duration::ZERO);
+    let time_of = |bytes: u64| Duration::from_secs_f64(bytes as f64 / rate as f64);
     loop {
         let data = step(begin, bytes)?;
         if data.done {
@@ -170,8 +171,11 @@ fn paced(
         begin = false;
         progress.at("scrubbing", data.bytes, data.bytes_expected);
         if rate > 0 {
-            let due = Duration::from_secs_f64(data.bytes as f64 / rate as f64);
-            time.sleep(due.saturating_sub(time.passed()));
+            // Of what a device, or who had to be waited for, kept from being read, no more than one step is caught up.
+            let now = time.passed();
+            due = (due + time_of(data.bytes.saturating_sub(before))).max(now.saturating_sub(time_of(bytes)));
+            before = data.bytes;
+            time.sleep(due.saturating_sub(now));
         }
     }
 }
@@ -277,11 +281,37 @@ mod tests {
         assert!(took >= Duration::from_secs(4) && took <= Duration::from_secs(6), "{all} bytes took {took:?}");
     }
 
+    /// A device that did not answer for a while is not read all the faster then.
     #[test]
-    fn how_far_it_came() {
-        let data = ScrubData {
+    fn what_a_stall_kept_from_reading_is_not_caught_up() {
+        let (rate, stall) = (8 << 20, Duration::from_secs(60));
+        let (now, mut steps) = (Cell::new(Duration::ZERO), Vec::new());
+        let mut data = nothing_yet();
+        paced(rate, &mut Virtual(&now), |_, bytes| {
+            data.bytes += bytes;
+            data.done = steps.len() == 200;
+            now.set(now.get() + if steps.len() == 20 { stall } else { Duration::from_millis(1) });
+            steps.push((data.bytes, now.get()));
+            Ok(data.clone())
+        })
+        .unwrap();
+        let step = steps[0].0;
+        for (i, (first, from)) in steps.iter().enumerate() {
+            for (last, until) in &steps[i..] {
+                let allowed = (rate as f64 * (*until - *from).as_secs_f64()) as u64 + 2 * step;
+                assert!(last - first <= allowed, "{} bytes from {from:?} to {until:?}", last - first);
+            }
+        }
+        // Nor any slower.
+        let took = steps[200].1 - stall;
+        let expected = Duration::from_secs_f64(200.0 * step as f64 / rate as f64);
+        assert!(took <= expected + Duration::from_secs(1), "{took:?} for {expected:?}");
+    }
+
+    fn nothing_yet() -> ScrubData {
+        ScrubData {
             done: false,
-            bytes: 42,
+            bytes: 0,
             bytes_expected: 100,
             has_losses: false,
             nodes: 0,
@@ -291,7 +321,12 @@ mod tests {
             nodes_lost: 0,
             extents_damaged: 0,
             findings: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn how_far_it_came() {
+        let data = ScrubData { bytes: 42, ..nothing_yet() };
         assert!(
             so_far(&data).starts_with("about 42 % were verified, and nothing of that is damaged; it does not go on")
         );
