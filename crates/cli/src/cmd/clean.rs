@@ -24,7 +24,7 @@ pub const COMMAND: Command = Command {
             the file. Those that share blocks with other files (a plain cp) keep these where they are. Each file needs room\n\
             for its copy; below a quarter of what is available none is taken, so that no history goes and nobody who writes waits.\n\
             It can be interrupted at any time, and says what it did so far.\n\
-            exit codes: 0 done, 1 not, or not all for want of room or of a fast device, 2 called wrongly, 130 interrupted, or unmounted meanwhile.",
+            exit codes: 0 done, 1 not, or not all of it, as it says, 2 called wrongly, 130 interrupted, or unmounted meanwhile.",
     examples: &[
         ("clean -n ~/work", "what cleaning would free, and put in order"),
         ("clean ~/work", "clean now, with progress"),
