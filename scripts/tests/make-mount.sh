@@ -58,14 +58,15 @@ make umount >/dev/null
 [ ! -e "$dir/mnt" ]
 # A last commit that failed is told although nothing is mounted any more.
 make mount >/dev/null
-mkdir -p "$base/stand-in/release"
-cat >"$base/stand-in/release/nenrin" <<T
+stand_in=$base/stand-in${CARGO_BUILD_TARGET:+/$CARGO_BUILD_TARGET}/release
+mkdir -p "$stand_in"
+cat >"$stand_in/nenrin" <<T
 #!/bin/sh
 $(quoted "$(realpath "$nenrin")") "\$@"
 echo "nenrin: the last commit failed" >&2
 exit 1
 T
-chmod +x "$base/stand-in/release/nenrin"
+chmod +x "$stand_in/nenrin"
 ! CARGO_TARGET_DIR="$base/stand-in" make umount >/dev/null 2>"$base/said" || { echo "a failed commit was swallowed"; exit 1; }
 grep -q "the last commit failed" "$base/said" || { cat "$base/said"; exit 1; }
 ! mountpoint -q "$dir/mnt"

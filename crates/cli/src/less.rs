@@ -223,7 +223,8 @@ impl Walk<'_> {
         let shown = self.shown.get_or_insert_with(self.ask);
         let (Some(shown), Ok(below)) = (shown, path.strip_prefix(self.root)) else { return false };
         let key = |m: Metadata| (m.ino() & INO_MASK, m.ctime(), m.ctime_nsec());
-        let [now, snapshot] = [&shown.now, &shown.snapshot].map(|then| then.join(below).metadata().ok().map(key));
+        let [now, snapshot] =
+            [&shown.now, &shown.snapshot].map(|then| then.join(below).and_then(|then| then.metadata()).ok().map(key));
         now.is_some_and(|now| now.0 == meta.ino() & INO_MASK) && now == snapshot
     }
 }

@@ -45,6 +45,7 @@ mod target;
 mod teller;
 mod then;
 mod when;
+mod written;
 
 use error::{Fail, Outcome};
 use std::ffi::OsString;

@@ -16,7 +16,12 @@ pub const FSTYPE: &str = "fuse.nenrin";
 
 /// Whether what a path leads to is there, and cannot be read: the program of its mount has ended, or it was lost to damage.
 pub fn is_out_of_reach(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::ESTALE))
+    is_of_dead(e) || matches!(e.raw_os_error(), Some(libc::EIO | libc::ESTALE))
+}
+
+/// Whether an error says that the program of a mount has ended; who was asking it as it did is told something else than who asks later.
+pub fn is_of_dead(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 /// The directory that a path names something in: of a bare name the one we are in.
@@ -71,6 +76,19 @@ pub fn space() -> Option<String> {
     space_of("self").map(|link| link.to_string_lossy().into_owned())
 }
 
+/// Whether a path means the same in both of these mount name spaces, as far as that is known.
+pub fn is_same_space(one: Option<&str>, other: Option<&str>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one == other)
+}
+
+/// That the owner of a volume, this process, would find something else, or nothing, by a path.
+pub fn elsewhere(pid: u32) -> Fail {
+    Fail::new(format!(
+        "process {pid}, which has the volume, is in another mount name space, where this path leads elsewhere or nowhere: nsenter \
+         --mount=/proc/{pid}/ns/mnt and the same command do it there"
+    ))
+}
+
 fn space_of(pid: &str) -> Option<PathBuf> {
     fs::read_link(Path::new("/proc").join(pid).join("ns/mnt")).ok()
 }
@@ -82,7 +100,7 @@ pub fn listed(places: &[PathBuf]) -> String {
 
 /// Whether the program behind a mount answers.
 pub fn is_dead(point: &Path) -> bool {
-    matches!(sys::statfs(point), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN))
+    sys::statfs(point).is_err_and(|e| is_of_dead(&e))
 }
 
 /// Who uses something below a mount point, as `name (pid N)`; the caller itself is not meant.
@@ -184,6 +202,12 @@ mod tests {
         let (mount, real) = of(Path::new(".")).unwrap();
         assert!(real.starts_with(&mount.point));
         assert!(of(Path::new("/no/such/path")).is_err());
+    }
+    #[test]
+    fn who_was_asking_as_a_program_ended_knows_it_too() {
+        let says = |code| is_of_dead(&io::Error::from_raw_os_error(code));
+        assert!(says(libc::ENOTCONN) && says(libc::ECONNABORTED) && !says(libc::EIO) && !says(libc::EACCES));
+        assert!(is_out_of_reach(&io::Error::from_raw_os_error(libc::ECONNABORTED)));
     }
     /// By another name, too, and only for what it was opened.
     #[test]

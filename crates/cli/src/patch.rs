@@ -10,10 +10,11 @@ const CONTEXT_LINES: usize = 3;
 /// The hunks that make `new` of `old`, below these two lines of names; nothing where both are the same. What is not found within
 /// `time` is a larger difference.
 pub fn unified(old: &[u8], new: &[u8], names: &(String, String), time: Duration) -> Vec<u8> {
-    let diff = TextDiff::configure().timeout(time).diff_lines(old, new);
-    let (old, new) = (diff.old_slices(), diff.new_slices());
+    // The library's own lines end with a carriage return alone, too, and those of patch(1) do not.
+    let [old, new] = [old, new].map(|text| text.split_inclusive(|b| *b == b'\n').collect::<Vec<_>>());
+    let diff = TextDiff::configure().timeout(time).diff_slices(&old, &new);
     let mut out = Vec::new();
-    for hunk in group_diff_ops(in_place(diff.ops(), old, new), CONTEXT_LINES) {
+    for hunk in group_diff_ops(in_place(diff.ops(), &old, &new), CONTEXT_LINES) {
         if out.is_empty() {
             out.extend(format!("--- {}\n+++ {}\n", names.0, names.1).into_bytes());
         }
@@ -93,32 +94,36 @@ mod tests {
         assert_eq!(of("c\nb\n", "b\nb\n"), "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n-c\n b\n+b\n");
     }
 
-    /// Applies hunks as patch(1) does: every line that is said to be there has to be, where it is said to be.
+    /// Applies hunks as patch(1) does: every line that is said to be there has to be, where it is said to be, and a line ends with a
+    /// line feed alone.
     fn patched(old: &str, hunks: &str) -> String {
         let old: Vec<&str> = old.split_inclusive('\n').collect();
         let (mut out, mut at, mut left) = (String::new(), 0, (0, 0));
-        for line in hunks.lines().skip(2) {
+        let mut lines = hunks.split_inclusive('\n').skip(2).peekable();
+        while let Some(line) = lines.next() {
             if let Some(head) = line.strip_prefix("@@ -").filter(|_| left == (0, 0)) {
                 let side = |text: &str| {
                     let (first, count) = text.split_once(',').unwrap_or((text, "1"));
                     let (first, count): (usize, usize) = (first.parse().unwrap(), count.parse().unwrap());
                     (if count == 0 { first } else { first - 1 }, count)
                 };
-                let (of_old, of_new) = head.trim_end_matches(" @@").split_once(" +").unwrap();
+                let (of_old, of_new) = head.trim_end_matches(" @@\n").split_once(" +").unwrap();
                 let ((begin, old_lines), (_, new_lines)) = (side(of_old), side(of_new));
                 out.extend(old[at..begin].iter().copied());
                 (at, left) = (begin, (old_lines, new_lines));
                 assert_eq!(out.split_inclusive('\n').count(), side(of_new).0);
                 continue;
             }
-            let (sign, text) = line.split_at(1);
+            let (sign, mut text) = line.split_at(1);
+            if lines.next_if(|next| next.starts_with('\\')).is_some() {
+                text = text.strip_suffix('\n').unwrap();
+            }
             if sign != "+" {
-                assert_eq!(old[at].trim_end_matches('\n'), text);
+                assert_eq!(old[at], text);
                 (at, left.0) = (at + 1, left.0 - 1);
             }
             if sign != "-" {
                 out.push_str(text);
-                out.push('\n');
                 left.1 -= 1;
             }
         }
@@ -129,13 +134,19 @@ mod tests {
 
     #[test]
     fn patching_gives_the_new_text() {
+        const LINES: [&str; 8] = ["a\n", "b\n", "\n", "c\n", "x\r", "\r\n", "\r\r\n", "x\ry\n"];
         let mut state = 1_u64;
         let mut draw = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        for _ in 0..20_000 {
-            let mut text = || (0..draw(30)).map(|_| ["a\n", "b\n", "\n", "c\n"][draw(4) as usize]).collect::<String>();
+        for round in 0..40_000 {
+            // Half of them with lines that end as usual.
+            let kinds = if round % 2 == 0 { 4 } else { LINES.len() as u64 };
+            let mut text = || {
+                let lines: String = (0..draw(30)).map(|_| LINES[draw(kinds) as usize]).collect();
+                lines + ["", "", "end", "x\r"][draw(4) as usize]
+            };
             let (old, new) = (text(), text());
             assert_eq!(patched(&old, &of(&old, &new)), new, "{old:?} to {new:?}");
         }

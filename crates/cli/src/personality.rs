@@ -12,7 +12,7 @@ use crate::cmd::{check, mkfs, mount, umount};
 use crate::command::text_value;
 use crate::error::{At, Fail, Outcome};
 use crate::output::shell_quoted;
-use crate::{device, members, output, tag};
+use crate::{control, device, members, output, tag};
 use nenrin_device::OpenMode;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -147,6 +147,7 @@ fn fsck(parser: &mut lexopt::Parser) -> Outcome {
         }
     }
     let path = device.ok_or_else(|| Fail::usage("a device is needed: fsck.nenrin [-apyn] DEVICE"))?;
+    control::is_answered(&path).map_err(|f| f.with_code(check::COULD_NOT))?;
     let path = tag::device(&path).map_err(check::not_found)?;
     if automatic { quick(&path) } else { check::check_device(&path, false, false) }
 }

@@ -123,7 +123,7 @@ impl Shelf {
         let all = self.states()?;
         for (done, state) in all.iter().enumerate() {
             progress.at("states", done as u64, all.len() as u64);
-            match Then::new(self.root(state.cno), inside.to_owned()).metadata() {
+            match Then::new(self.root(state.cno), inside.to_owned()).and_then(|then| then.metadata()) {
                 Ok(meta) => list.push(View { state: Some(state.clone()), meta: Some(meta) }),
                 Err(e) if is_absent(&e) => list.push(View { state: Some(state.clone()), meta: None }),
                 Err(_) => unseen += 1,
@@ -177,7 +177,7 @@ impl Shelf {
         let all = self.states()?;
         for (done, state) in all.iter().rev().enumerate() {
             progress.at("states", done as u64, all.len() as u64);
-            let then = Then::new(self.root(state.cno), inside.to_owned());
+            let then = Then::new(self.root(state.cno), inside.to_owned()).at(path.display())?;
             match gone_since(&then, state, path, &mut found) {
                 Ok(seen) => {
                     listed += 1;

@@ -94,7 +94,7 @@ pub fn gone(
     let checkpoints = fs.checkpoints();
     let mut fuller = Fuller::new(fs, &checkpoints);
     let mut data = |g: &GoneName| {
-        let checkpoint = checkpoints.iter().find(|c| c.cno == g.last).map(|c| c.wall);
+        let checkpoint = at(&checkpoints, g.last).map(|c| c.wall);
         let cut = checkpoint.or_else(|| fs.landmark_at(g.last)).map_or(0, |wall| wall.0);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let is_removed_dir =
@@ -242,9 +242,16 @@ fn how_far(cut: u64, checkpoints: &[CheckpointInfo]) -> String {
     format!("{reach}{went}")
 }
 
+/// The checkpoint of a number, of all in their order.
+fn at(checkpoints: &[CheckpointInfo], cno: Cno) -> Option<&CheckpointInfo> {
+    checkpoints.binary_search_by_key(&cno, |c| c.cno).ok().and_then(|i| checkpoints.get(i))
+}
+
 /// Until when the last of the checkpoints from `first` to `last` is kept.
 fn until(kept: &[(Cno, Option<u64>)], (first, last): (Cno, Cno), now: i64) -> Until {
-    let of_state = kept.iter().filter(|(cno, _)| (first..=last).contains(cno));
+    // In their order, as there may be many, and as many states.
+    let from = kept.partition_point(|(cno, _)| *cno < first);
+    let of_state = kept[from..].iter().take_while(|(cno, _)| *cno <= last);
     Until::after(of_state.map(|(_, left)| left.unwrap_or(u64::MAX)).max().filter(|left| *left < u64::MAX), now)
 }
 
@@ -277,7 +284,7 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Until
         Change::Moved(to) => ("moved", Some(&to[..])),
         Change::Removed => ("removed", None),
     };
-    let cut = s.shown_by.and_then(|(cno, _)| checkpoints.iter().find(|c| c.cno == cno)).map(|c| c.wall.0);
+    let cut = s.shown_by.and_then(|(cno, _)| at(checkpoints, cno)).map(|c| c.wall.0);
     StateData {
         cno: s.shown_by.map(|(oldest, _)| oldest.0),
         last_cno: s.shown_by.map(|(_, newest)| newest.0),

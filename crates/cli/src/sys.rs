@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -99,10 +100,16 @@ pub struct Peer {
 
 /// Whether the other end of a socket has closed it.
 pub fn has_hung_up(socket: &impl AsFd) -> bool {
+    hangs_up_within(socket, Duration::ZERO)
+}
+
+/// The same, and waits so long for that; a signal may end it early.
+pub fn hangs_up_within(socket: &impl AsFd, time: Duration) -> bool {
     let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let mut fd = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: the pointer is to one live pollfd; nothing is waited for.
-    unsafe { libc::poll(&raw mut fd, 1, 0) > 0 && fd.revents & gone != 0 }
+    let millis = i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: the pointer is to one live pollfd.
+    unsafe { libc::poll(&raw mut fd, 1, millis) > 0 && fd.revents & gone != 0 }
 }
 
 /// Broken-down local time of a moment, and the offset from UTC in seconds.
@@ -346,7 +353,7 @@ pub fn unmount_lazily(directory: &Path) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) }).map(drop)
 }
 
-/// Whether a file system answers at `path`; a dead mount says ENOTCONN.
+/// Whether a file system answers at `path`; a dead mount says ENOTCONN, or ECONNABORTED to who was asking.
 pub fn statfs(path: &Path) -> io::Result<()> {
     let target = c_path(path)?;
     // SAFETY: statfs is plain data for which zero is valid; both pointers are live.

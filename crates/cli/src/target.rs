@@ -25,7 +25,7 @@ fn is_closed(e: &io::Error) -> bool {
 
 /// Whether that is one of our mounts, of which not even the root can be read, or in one whose program has ended.
 fn is_ours(path: &Path, e: &io::Error) -> bool {
-    let is_dead = e.kind() == io::ErrorKind::NotConnected;
+    let is_dead = mounts::is_of_dead(e);
     mounts::of(path).is_ok_and(|(mount, real)| mount.fstype == mounts::FSTYPE && (is_dead || mount.point == real))
 }
 

@@ -9,7 +9,7 @@
 
 use crate::crew::Crew;
 use crate::device::FuseDevice;
-use crate::dispatch::{Behaviour, PAST_VALID, Server};
+use crate::dispatch::{AccessTimes, Behaviour, PAST_VALID, Server};
 use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
 use crate::mount::{self, Mount, MountError, MountOptions, Seat};
 use crate::notify::Notifier;
@@ -198,6 +198,14 @@ impl Pages {
         }
     }
 
+    /// To be told when the mount was made read-only, or writable again: the kernel, which did that, says nothing of it. Reading moves no
+    /// access times while it is read-only.
+    pub fn became_read_only(&self, is_so: bool) {
+        if let Some(server) = self.0.upgrade() {
+            server.became_read_only(is_so);
+        }
+    }
+
     /// Has the kernel drop what it keeps of states of the past: content, listings, link targets. To be called after something was
     /// forgotten, and once more when what was asked for before that has been answered. By whom, see [`Pages::bring_in`].
     pub fn drop_past(&self) {
@@ -243,7 +251,7 @@ impl Session {
         let threads = if queues.is_empty() { options.threads.max(1) } else { 1 };
         let receivers = (0..threads).map(|_| device.receiver()).collect::<io::Result<Vec<_>>>().map_err(failed)?;
         let read_only = mount_options.read_only;
-        let access_times = !read_only && !mount_options.noatime;
+        let access_times = AccessTimes::new(!read_only && !mount_options.noatime);
         let past = options.past.0.clone().filter(|_| at == At::Live);
         // What is forgotten is gone from all states, and nobody tells the kernel of a mount of one.
         let valid = if at == At::Live { options.valid } else { options.valid.min(PAST_VALID) };

@@ -42,20 +42,11 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record these devices into the file `path`.
+    /// Begins to record these devices into a file that is open, which is, or is to be, called `path`: failures name that.
     ///
     /// # Errors
     /// No permission, no tracefs, no such device, a file that cannot be written.
-    pub fn start(devices: &[BlockDev], command: &[String], path: &Path) -> Result<Self, TraceError> {
-        let file = File::create(path).map_err(TraceError::io(path))?;
-        Self::start_in(devices, command, file, path)
-    }
-
-    /// The same into a file that is open, which is, or is to be, called `path`: failures name that.
-    ///
-    /// # Errors
-    /// As [`Recording::start`].
-    pub fn start_in(devices: &[BlockDev], command: &[String], file: File, path: &Path) -> Result<Self, TraceError> {
+    pub fn start(devices: &[BlockDev], command: &[String], file: File, path: &Path) -> Result<Self, TraceError> {
         let before = devices.iter().map(BlockDev::counters).collect::<Result<Vec<_>, _>>()?;
         let mut instance = Instance::new(devices)?;
         // Before the header, whose time must not be earlier than that of the events.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
 use nenrin_trace::{BlockDev, Counters, Op, Recording, TraceError, analysis};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +54,7 @@ fn device() -> Option<(Loop, BlockDev)> {
 }
 
 fn start(devices: &[BlockDev], out: &Path) -> Option<Recording> {
-    match Recording::start(devices, &["test".into()], out) {
+    match Recording::start(devices, &["test".into()], File::create(out).unwrap(), out) {
         Ok(recording) => Some(recording),
         Err(e @ (TraceError::NotPermitted | TraceError::NoTracefs(_) | TraceError::NoEvent(_))) => {
             left_out(format_args!("{e}"));

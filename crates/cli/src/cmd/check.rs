@@ -1,7 +1,7 @@
 //! `nenrin check`, and what `fsck.nenrin` shares with it.
 
 use crate::command::{Command, arguments};
-use crate::error::{Fail, Outcome, USAGE};
+use crate::error::{FAILURE, Fail, Outcome, USAGE};
 use crate::output::{self, Progress, printable};
 use crate::repair::{self, How};
 use crate::states::tell_path;
@@ -90,7 +90,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 
 /// As fsck(8) counts.
 pub fn misuse(fail: Fail) -> Fail {
-    if fail.code == USAGE { fail.with_code(MISUSE) } else { fail }
+    match fail.code {
+        USAGE => fail.with_code(MISUSE),
+        FAILURE => fail.with_code(COULD_NOT),
+        _ => fail,
+    }
 }
 
 /// The failure to tell which device is meant.

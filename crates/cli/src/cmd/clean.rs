@@ -24,7 +24,7 @@ pub const COMMAND: Command = Command {
             the file. Those that share blocks with other files (a plain cp) keep these where they are. Each file needs room\n\
             for its copy; below a quarter of what is available none is taken, so that no history goes and nobody who writes waits.\n\
             It can be interrupted at any time, and says what it did so far.\n\
-            exit codes: 0 done, 1 not, 2 called wrongly, 130 interrupted, or unmounted meanwhile.",
+            exit codes: 0 done, 1 not, or not all of it, as it says, 2 called wrongly, 130 interrupted, or unmounted meanwhile.",
     examples: &[
         ("clean -n ~/work", "what cleaning would free, and put in order"),
         ("clean ~/work", "clean now, with progress"),
@@ -51,10 +51,15 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     if only_tell {
         return tell(path, json, &owner.call(&Request::CleanEstimate)?);
     }
-    let data = clean(owner)?;
+    told(path, json, &clean(owner)?)
+}
+
+/// Says what was done.
+fn told(path: &Path, json: bool, data: &CleanData) -> Outcome {
+    let code = u8::from(data.out_of_room || data.left_files > 0);
     if json {
-        output::json(&data)?;
-        return Ok(0);
+        output::json(data)?;
+        return Ok(code);
     }
     let (freed, moved) = (show_bytes(data.freed_bytes), show_bytes(data.moved_bytes));
     let early = if data.out_of_room { "; it ended early, since no room was left to copy into" } else { "" };
@@ -75,7 +80,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             files(data.ordered_files)
         ));
     }
-    Ok(0)
+    Ok(code)
 }
 
 fn files(count: u64) -> String {
@@ -127,6 +132,35 @@ fn clean(owner: &mut Client) -> Result<CleanData, Fail> {
             progress.at("putting files in order", data.ordered_bytes + data.left_bytes, data.scattered_bytes);
         } else {
             progress.show(|| format!("looking for scattered files: {} so far", data.scattered_files));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_all_done_is_no_success() {
+        let data = |out_of_room, left_files| CleanData {
+            done: true,
+            out_of_room,
+            moved_bytes: 0,
+            moved_bytes_expected: 0,
+            freed_bytes: 0,
+            ordering: false,
+            looked: true,
+            scattered_files: left_files,
+            scattered_bytes: 0,
+            ordered_files: 0,
+            ordered_bytes: 0,
+            left_files,
+            left_bytes: left_files * 4096,
+        };
+        for json in [false, true] {
+            for (out_of_room, left_files, code) in [(false, 0, 0), (true, 0, 1), (false, 2, 1)] {
+                assert_eq!(told(Path::new("mnt"), json, &data(out_of_room, left_files)), Ok(code));
+            }
         }
     }
 }

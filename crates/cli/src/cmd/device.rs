@@ -46,7 +46,7 @@ pub const COMMAND: Command = Command {
             longer one nenrin resize uses the rest. It gets what is written from the beginning, what was there before is copied.\n\
             Under mirror and parity OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command\n\
             with --force when the volume was unmounted meanwhile; until it has ended the volume is on OLD. Then OLD is free; its\n\
-            content is not wiped.\n\
+            content is not wiped. Where some could be read nowhere it says so and the exit code is 1: keep OLD then.\n\
             An image that was cut to less than is used of it is told, and what lay behind is had from others where they have it:\n\
             truncate -s to its length and nenrin scrub bring it back; -o degraded mounts without it, as if it were not there.\n\
             read errors, wrong blocks, write errors: what a device failed to give, gave otherwise than it was written while another\n\

@@ -2,7 +2,7 @@
 
 use crate::command::{Command, arguments};
 use crate::control::{DiffData, DiffResult, Request};
-use crate::error::{FAILURE, Fail, Outcome};
+use crate::error::{At as _, FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, octal, printable};
 use crate::restore::has_hidden;
@@ -10,10 +10,8 @@ use crate::shelf::Shelf;
 use crate::then::Then;
 use crate::{clock, patch, when};
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -145,7 +143,8 @@ impl Places {
             Some(to) => shelf.root(to.cno),
             None => mount.point.clone(),
         };
-        Ok(Self { old: Then::new(old, path.to_owned()), new: Then::new(new, path.to_owned()) })
+        let of = |root: PathBuf| Then::new(root, path.to_owned()).at(path.display());
+        Ok(Self { old: of(old)?, new: of(new)? })
     }
 
     /// What changed in a file. One that cannot be read is told of, and keeps nobody from the others; unless it only went
@@ -155,14 +154,18 @@ impl Places {
             return None;
         }
         let (from, path) = (d.old_path_as_bytes(), d.path_as_bytes());
-        let within = |then: &Then, path: &[u8]| then.join(Path::new(OsStr::from_bytes(path)));
+        let within = |then: &Then, path: &[u8]| {
+            let path = Path::new(OsStr::from_bytes(path));
+            then.join(path).map_err(|e| Unread::Failed(Fail::at(path.display(), e)))
+        };
         let was = (d.change != "+").then(|| within(&self.old, from));
         let is = (d.change != "-").then(|| within(&self.new, path));
         let name = |prefix: &[u8], path: &[u8], there: bool| {
             if there { quoted(&[prefix, path].concat()) } else { "/dev/null".into() }
         };
         let names = (name(b"a/", from, was.is_some()), name(b"b/", path, is.is_some()));
-        match content_diff(was.as_ref(), is.as_ref(), &names) {
+        let compared = was.transpose().and_then(|was| content_diff(was.as_ref(), is.transpose()?.as_ref(), &names));
+        match compared {
             Ok(content) => content,
             Err(Unread::Gone(path)) => {
                 output::notice(format!("{}: went while it was compared", printable(&path.to_string_lossy())));
@@ -188,16 +191,13 @@ enum Unread {
 fn read(place: Option<&Then>) -> Result<Option<Vec<u8>>, Unread> {
     let Some(place) = place else { return Ok(Some(Vec::new())) };
     let path = place.path();
-    // What is no file any more must not be followed, nor waited for.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let unread = |e: io::Error| match (e.kind(), e.raw_os_error()) {
         (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) | (_, Some(libc::ELOOP | libc::ENXIO)) => {
             Unread::Gone(path.clone())
         }
         _ => Unread::Failed(Fail::at(path.display(), e)),
     };
-    place.metadata().map_err(unread)?;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(unread)?;
+    let file = place.open().map_err(unread)?;
     if !file.metadata().map_err(unread)?.is_file() {
         return Err(Unread::Gone(path.clone()));
     }

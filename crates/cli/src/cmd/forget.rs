@@ -10,14 +10,18 @@ use crate::states::tell_path;
 use crate::sys;
 use serde_json::json;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "forget",
-    usage: &["forget [--yes] [--json] PATH"],
+    usage: &["forget [-n] [--yes] [--json] PATH"],
     about: "Takes what was removed out of all of the past, snapshots too, and wipes it off the devices",
-    options: &[("--yes", "do not ask"), ("--json", "as JSON; needs --yes")],
+    options: &[
+        ("-n", "only tell all that would go, and forget nothing"),
+        ("--yes", "do not ask"),
+        ("--json", "as JSON; needs --yes or -n"),
+    ],
     notes: "What is there is not forgotten: remove it first, with the other names that are listed. Then everything that ever bore\n\
             PATH goes, whole: all its versions, in snapshots too, and what was ever below it. What it takes along is listed\n\
             first, and nothing brings it back; so is what had the name while a directory above it had another, which stays\n\
@@ -32,6 +36,7 @@ pub const COMMAND: Command = Command {
             were removed or replaced before, what lies behind the end of a device that was made shorter, copies that the host or\n\
             a backup made, and memory of programs and of the kernel, which drops what it keeps of past states.",
     examples: &[
+        ("forget -n ~/work/secret.txt", "lists what would go, all of it"),
         ("forget ~/work/secret.txt", "lists what goes, asks, forgets and wipes"),
         ("forget --yes ~/work/gone.txt", "what was removed long ago, too"),
     ],
@@ -40,7 +45,7 @@ pub const COMMAND: Command = Command {
 
 /// Bytes wiped between two answers.
 const STEP_BYTES: u64 = 16 << 20;
-/// Names and snapshots that are listed one by one.
+/// Of what stays so many are listed one by one; of what goes all is.
 const LISTED_MAX: usize = 20;
 
 /// Of what no state has.
@@ -52,28 +57,27 @@ const NOT_REACHED: &str = "not reached: what flash devices keep besides, devices
      copies on the host or in backups, and memory of programs and the kernel";
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut json, mut yes) = (false, false);
+    let (mut json, mut yes, mut only_tell) = (false, false, false);
     let given = arguments(&COMMAND, parser, 1, |flag, _| {
         match flag.shown().as_str() {
             "--json" => json = true,
+            "-n" => only_tell = true,
             "--yes" => yes = true,
             _ => return Ok(false),
         }
         Ok(true)
     })?;
     let path = given.first().map(Path::new).ok_or_else(|| COMMAND.misuse("a path is needed"))?;
-    let (mut owner, mount, inside) = inside(path)?;
-    let of_past = owner.hello.mounts.iter().any(|m| m.device == mount.device && m.checkpoint.is_some());
-    if owner.hello.read_only || mount.root != Path::new("/") || of_past {
-        let text = "forgetting needs the writable mount of the volume's root";
-        return Err(Fail::at(mount.point.display(), text));
+    if only_tell && yes {
+        return Err(COMMAND.misuse("-n forgets nothing, and takes no --yes"));
     }
-    if inside.as_os_str().is_empty() {
-        let text = "is the root of the volume, which cannot be forgotten; forget what was removed from it";
-        return Err(Fail::at(path.display(), text));
+    let (mut owner, inside) = volume_of(path)?;
+    let plan: ForgetPlanData = owner.call(&Request::ForgetPlan { path: inside.clone(), only_tell })?;
+    is_ones_own(path, &plan)?;
+    if only_tell {
+        return tell(path, &inside, &plan, json);
     }
-    let plan: ForgetPlanData = owner.call(&Request::ForgetPlan { path: inside.clone() })?;
-    may_be_forgotten(path, &inside, &plan, json)?;
+    is_gone(path, &inside, &plan, json)?;
     if !yes {
         if json || !io::stdin().is_terminal() {
             return Err(Fail::at(path.display(), unasked(&plan)).with_code(crate::error::USAGE));
@@ -86,7 +90,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let forgotten: u64 = owner.call(&Request::Forget { path: inside, plan: plan.plan.clone() })?;
     let data = wipe(&mut owner)?;
     if json {
-        output::json(&as_json(path, forgotten, &plan, &data))?;
+        let mut told = as_json(path, &plan);
+        told["forgotten"] = forgotten.into();
+        told["wiped"] = data.done.into();
+        told["waits"] = json!(data.waits);
+        output::json(&told)?;
     } else {
         told(path, forgotten, &plan, &data);
     }
@@ -94,19 +102,53 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     Ok(u8::from(!data.done || plan.unknown.is_some()))
 }
 
-/// Only what is gone, and only who owns all that goes.
-fn may_be_forgotten(path: &Path, inside: &Path, plan: &ForgetPlanData, json: bool) -> Result<(), Fail> {
+/// The owner of the volume that `path` lies on, and where it is there.
+fn volume_of(path: &Path) -> Result<(Client, PathBuf), Fail> {
+    let (owner, mount, inside) = inside(path)?;
+    let of_past = owner.hello.mounts.iter().any(|m| m.device == mount.device && m.checkpoint.is_some());
+    if owner.hello.read_only || mount.root != Path::new("/") || of_past {
+        let text = "forgetting needs the writable mount of the volume's root";
+        return Err(Fail::at(mount.point.display(), text));
+    }
+    if inside.as_os_str().is_empty() {
+        let text = "is the root of the volume, which cannot be forgotten; forget what was removed from it";
+        return Err(Fail::at(path.display(), text));
+    }
+    Ok((owner, inside))
+}
+
+/// All that would go, for who only asks; whether it could go now, the exit code says.
+fn tell(path: &Path, inside: &Path, plan: &ForgetPlanData, json: bool) -> Outcome {
+    if json {
+        output::json(&as_json(path, plan))?;
+    } else if plan.unknown.is_none() {
+        list(path, inside, plan);
+    }
+    is_gone(path, inside, plan, true)?;
+    match &plan.unknown {
+        Some(why) => Err(Fail::at(path.display(), format!("{why}; {MAY_BE_LEFT}"))),
+        None => Ok(0),
+    }
+}
+
+/// Only who owns all that goes may forget it.
+fn is_ones_own(path: &Path, plan: &ForgetPlanData) -> Result<(), Fail> {
     let me = sys::euid();
     if me != 0 && plan.owners.iter().any(|uid| *uid != me) {
         return Err(Fail::at(path.display(), "belongs to somebody else, now or in the past; only root may forget it"));
     }
+    Ok(())
+}
+
+/// Only what is gone is forgotten. What is not is listed, unless it was.
+fn is_gone(path: &Path, inside: &Path, plan: &ForgetPlanData, was_listed: bool) -> Result<(), Fail> {
     let there: Vec<_> = plan.names.iter().filter(|n| n.is_now).collect();
     let Some(first) = there.first() else { return Ok(()) };
     let what = match there.len() {
         1 => format!("{} is", first.path.display()),
         n => format!("{} and {} more names of it are", first.path.display(), n - 1),
     };
-    if !json {
+    if !was_listed {
         there.iter().for_each(|n| output::line(printable(&format!("  still there: {}", n.path.display()))));
     }
     let mut text = format!("{what} still there; remove what is there first, then forget it");
@@ -143,7 +185,7 @@ fn question(path: &Path, inside: &Path, plan: &ForgetPlanData) -> &'static str {
     }
 }
 
-fn as_json(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) -> serde_json::Value {
+fn as_json(path: &Path, plan: &ForgetPlanData) -> serde_json::Value {
     let name = |n: &ForgetNameData| {
         let mut told = json!({ "is_now": n.is_now });
         tell_path(&mut told, "path", &n.path);
@@ -151,9 +193,8 @@ fn as_json(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData
     };
     let mut all = json!({
         "known": plan.unknown.is_none(),
-        "forgotten": forgotten,
-        "wiped": data.done,
-        "waits": data.waits,
+        "inodes": plan.inodes,
+        "bytes": plan.bytes,
         "names": plan.names.iter().map(name).collect::<Vec<_>>(),
         "snapshots": plan.snapshots,
         "shared_with": plan.shared_with,
@@ -212,14 +253,16 @@ fn some(rows: Vec<String>) {
     }
 }
 
-/// What goes, for who is asked.
+/// All that goes, for who is asked.
 fn list(path: &Path, inside: &Path, plan: &ForgetPlanData) {
     output::line(format!("{}: {}, {} of content", path.display(), summary(plan), show_bytes(plan.bytes)));
-    let others: Vec<_> = plan.names.iter().filter(|n| n.path != inside).collect();
-    let when = |is_now: bool| if is_now { "" } else { " (in the past)" };
-    some(others.iter().map(|n| format!("  also named {}{}", n.path.display(), when(n.is_now))).collect());
-    let name = |c: &crate::control::CheckpointData| c.name.clone().unwrap_or_default();
-    some(plan.snapshots.iter().map(|c| format!("  snapshot {} loses it", name(c))).collect());
+    let when = |is_now: bool| if is_now { " (still there)" } else { " (in the past)" };
+    for n in plan.names.iter().filter(|n| n.path != inside) {
+        output::line(printable(&format!("  also named {}{}", n.path.display(), when(n.is_now))));
+    }
+    for c in &plan.snapshots {
+        output::line(printable(&format!("  snapshot {} loses it", c.name.as_deref().unwrap_or_default())));
+    }
     some(plan.shared_with.iter().map(|p| format!("  blocks that {p} shares stay there")).collect());
     some(plan.elsewhere.iter().map(|then| format!("  {}", stays(then))).collect());
 }

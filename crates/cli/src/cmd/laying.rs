@@ -3,11 +3,11 @@
 use super::made::Made;
 use super::{forget, mkfs};
 use crate::control::{Client, LayingData, Order, Request, VolumeInfo, Wants};
-use crate::device;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress, shell_quoted};
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
+use crate::{device, mounts};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -43,9 +43,10 @@ fn writable(target: &mut Target, place: &Path) -> Result<(), Fail> {
 pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
+    target.owner()?.shares_paths().map_err(|why| Fail::at(device.display(), why))?;
     let made = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
     let uuid = mkfs::random_uuid().at("/dev/urandom")?;
-    let request = Request::DeviceAdd { device: device::absolute(device), uuid };
+    let request = Request::DeviceAdd { device: device::absolute(device), uuid, space: mounts::space() };
     let owner = target.owner()?;
     let number: u16 = owner.call(&request).map_err(|why| not_added(why, &made, place, device))?;
     let info: Result<VolumeInfo, Fail> = owner.call(&Request::Info);
@@ -108,7 +109,7 @@ pub fn resize(place: &Path, which: Option<&OsStr>, bytes: Option<u64>, as_json: 
 /// then, `later` will where it cannot be done now; but not where somebody has taken back what was ordered.
 fn follow(owner: &mut Client, place: &Path, order: &Order, as_json: bool, (what, later): (&str, &str)) -> Outcome {
     let mut progress = Progress::new();
-    let mut moved = 0;
+    let mut moved = Moved::default();
     let data = loop {
         let step = owner.call(&Request::LayingStep { bytes: STEP_BYTES, order: Some(order.clone()) });
         let data: LayingData = step.map_err(|why| owner.unless_left(why, "moving goes on with the next mount"))?;
@@ -126,16 +127,17 @@ fn follow(owner: &mut Client, place: &Path, order: &Order, as_json: bool, (what,
         if data.done || data.waits.is_some() {
             break data;
         }
-        moved = data.segments;
+        moved.note(&data);
         progress.at("moving segments", data.segments - data.segments_left.min(data.segments), data.segments);
     };
     drop(progress);
+    moved.note(&data);
     if as_json {
         output::json(&json!({
             "device": order.number,
             "done": data.done,
             "taken_back": data.taken_back,
-            "segments_moved": moved,
+            "segments_moved": moved.segments,
             "segments_left": data.segments_left,
             "total_bytes": data.total_bytes,
             "available_bytes": data.available_bytes,
@@ -144,6 +146,26 @@ fn follow(owner: &mut Client, place: &Path, order: &Order, as_json: bool, (what,
         return Ok(u8::from(!data.done));
     }
     told(place, order, &data, (what, later))
+}
+
+/// How many segments were moved, by all answers so far.
+#[derive(Default)]
+struct Moved {
+    segments: u64,
+    /// How many there were to move.
+    all: u64,
+}
+
+impl Moved {
+    fn note(&mut self, data: &LayingData) {
+        self.all = self.all.max(data.segments);
+        // What is taken back is moved again, and of what is done nothing is counted any more.
+        self.segments = match data {
+            LayingData { done: true, .. } => self.all,
+            LayingData { taken_back: true, .. } => self.segments,
+            _ => data.segments.saturating_sub(data.segments_left),
+        };
+    }
 }
 
 /// The same in words.
@@ -161,4 +183,36 @@ fn told(place: &Path, order: &Order, data: &LayingData, (what, later): (&str, &s
     let (total, available) = (show_bytes(data.total_bytes), show_bytes(data.available_bytes));
     output::line(format!("{shown}: {what}; {total} in all, {available} available"));
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_moved_is_told_as_moved() {
+        let data = |segments, segments_left| LayingData {
+            done: false,
+            segments_left,
+            segments,
+            total_bytes: 0,
+            available_bytes: 0,
+            waits: None,
+            is_behind_forgetting: false,
+            taken_back: false,
+        };
+        let told = |answers: &[LayingData]| {
+            let mut moved = Moved::default();
+            answers.iter().for_each(|data| moved.note(data));
+            moved.segments
+        };
+        let done = LayingData { done: true, ..data(0, 0) };
+        let waits = LayingData { waits: Some("no room".into()), ..data(10, 7) };
+        let taken_back = LayingData { taken_back: true, ..data(0, 0) };
+        assert_eq!(told(&[data(10, 9), waits.clone()]), 3);
+        assert_eq!(told(&[waits]), 3);
+        assert_eq!(told(&[data(10, 9), done.clone()]), 10);
+        assert_eq!(told(&[done]), 0);
+        assert_eq!(told(&[data(10, 6), taken_back]), 4);
+    }
 }

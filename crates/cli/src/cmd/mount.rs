@@ -54,7 +54,8 @@ In /etc/fstab: UUID=... DIR nenrin nofail 0 0 (or LABEL=NAME, a space in it writ
 A device that was away is brought up to date in the background. Where mount(8) asks, as for fstab, devices of the volume that are\n\
 not there yet are waited for, 10 seconds at most; with degraded not for those that it went on without before.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
-remount changes ro, suid, dev, exec and their opposites of a mount that is there, and refuses to change anything else.\n\
+remount changes ro, suid, dev, exec and their opposites of a mount that is there, and refuses to change anything else. With ro\n\
+what was written before is durable when it returns, and reading moves no access times; the daemon goes on cleaning.\n\
 Returns when the mount is up; interrupted before, it leaves none. A mount whose program was killed is\n\
 cleared; an owner that is only finishing is waited for, up to 10 seconds.",
     examples: &[
@@ -115,6 +116,8 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 /// Mounts, or changes a mount, or asks an owner to.
 pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
     let options = options::parse(&call.options)?;
+    // By mount(8) nobody has asked whether somebody answers below them.
+    [Path::new(device), directory].into_iter().try_for_each(control::is_answered)?;
     if options.remount {
         return remount(directory, &options);
     }
@@ -150,6 +153,10 @@ fn ask_owner(call: &Call, device: &Path, source: &Path, directory: &Path, when: 
         let text = "the volume is mounted, and its owner shows the past as well, with a log of its own; leave out -f, --log and log=";
         return Some(Err(Fail::usage(format!("{}: {text}", source.display()))));
     }
+    if let Err(why) = owner.shares_paths() {
+        let text = format!("{why}; where a mount of the volume is seen here, it has that state at .nenrin/at/{when}");
+        return Some(Err(Fail::at(directory.display(), text)));
+    }
     let when = match when::for_owner(when, clock::now()) {
         Ok(when) => when,
         Err(why) => return Some(Err(Fail::usage(format!("mount option at={when}: {why}")))),
@@ -163,6 +170,7 @@ fn ask_owner(call: &Call, device: &Path, source: &Path, directory: &Path, when: 
         dev: o.dev,
         suid: o.suid,
         noexec: o.noexec,
+        space: mounts::space(),
     });
     Some(owner.call(&request).map_err(|f| Fail::at(source.display(), f)).map(|c: CheckpointData| {
         output::line(report::show_state(&c));
@@ -221,11 +229,24 @@ fn remount(directory: &Path, o: &Options) -> Outcome {
     let shown = owner.hello.mounts.iter().find(|m| m.device == mount.device).and_then(|m| m.checkpoint);
     may_be_remounted(&mut owner, &mount, shown, o).map_err(|why| Fail::at(directory.display(), why))?;
     let always = if shown.is_some() { libc::MS_RDONLY } else { 0 };
-    sys::remount(&real, flags(&mount, o) | always).map_err(|e| match e.kind() {
+    let flags = flags(&mount, o) | always;
+    sys::remount(&real, flags).map_err(|e| match e.kind() {
         std::io::ErrorKind::PermissionDenied => Fail::at(directory.display(), "only root can remount"),
         _ => Fail::at(directory.display(), e),
     })?;
-    Ok(0)
+    let is_told = o.last_given(&["ro", "rw"]).is_some() && shown.is_none() && !owner.hello.read_only;
+    if is_told { tell_remounted(&mut owner, mount.device, flags & libc::MS_RDONLY != 0, directory) } else { Ok(0) }
+}
+
+/// The kernel tells nobody: what was written until then is to be durable, and reading is to change nothing any more, or again.
+fn tell_remounted(owner: &mut Client, device: String, read_only: bool, directory: &Path) -> Outcome {
+    owner.call::<()>(&Request::Remounted { device, read_only }).map(|()| 0).map_err(|why| match read_only {
+        true => {
+            let text = "is read-only now, but what was written may not be on the device";
+            Fail::at(directory.display(), format!("{text}: {why}")).with_code(why.code)
+        }
+        false => Fail::at(directory.display(), why),
+    })
 }
 
 /// Whether a mount, which may show a checkpoint, can become what is asked for while its owner stays as it is.

@@ -2,7 +2,7 @@
 
 use crate::command::{Command, arguments};
 use crate::encode::{encoded, safe};
-use crate::error::{Fail, Outcome, USAGE};
+use crate::error::{FAILURE, Fail, Outcome, USAGE};
 use crate::machine::{self, Patience, Seen, Sign};
 use crate::output::{self, printable, table};
 use crate::report::show_uuid;
@@ -49,7 +49,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         machine::look_for_another(rest.map(PathBuf::from).collect());
         return Ok(0);
     }
-    let misuse = |fail: Fail| if fail.code == USAGE { fail.with_code(MISUSE) } else { fail };
+    let misuse = |fail: Fail| match fail.code {
+        USAGE => fail.with_code(MISUSE),
+        FAILURE => fail.with_code(NOTHING),
+        _ => fail,
+    };
     let (mut as_json, mut udev) = (false, false);
     let given = arguments(&COMMAND, parser, usize::MAX, |flag, _| {
         match flag.shown().as_str() {

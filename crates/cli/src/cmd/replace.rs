@@ -5,7 +5,7 @@ use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::show_bytes;
 use crate::target::Target;
-use crate::{device, tag};
+use crate::{device, mounts, tag};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -33,6 +33,7 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     if owner.hello.read_only {
         return Err(Fail::at(place.display(), "mounted read-only; mount it writable to change its devices"));
     }
+    owner.shares_paths().map_err(|why| Fail::at(new.display(), why))?;
     let identity = match device::identity(new) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(is_to_be_made(owner, old, new)),
         identity => identity.at(new.display())?,
@@ -44,7 +45,8 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     super::mkfs::may_overwrite(new, wishes.force)?;
     let mut uuid = [0; 16];
     File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid)).at("/dev/urandom")?;
-    let request = Request::Replace { old: device::for_owner(old), new: device::absolute(new), uuid };
+    let (old, space) = (device::for_owner(old), mounts::space());
+    let request = Request::Replace { old, new: device::absolute(new), uuid, space };
     let number: u16 = owner.call(&request)?;
     follow(owner, place, new, (number, uuid), wishes.json)
 }
@@ -97,20 +99,56 @@ fn follow(owner: &mut Client, place: &Path, new: &Path, (number, uuid): (u16, [u
         progress.at("copying", data.bytes, data.bytes_expected);
         thread::sleep(ASK);
     };
+    drop(progress);
+    ended(&data, place, new, number, json)
+}
+
+/// Says how it ended.
+fn ended(data: &JoinData, place: &Path, new: &Path, number: u16, json: bool) -> Outcome {
     if json {
-        let mut told = serde_json::to_value(&data).map_err(|e| Fail::new(e.to_string()))?;
+        let mut told = serde_json::to_value(data).map_err(|e| Fail::new(e.to_string()))?;
         told["device"] = number.into();
         output::json(&told)?;
-        return Ok(u8::from(data.failed.is_some()));
+        return Ok(u8::from(data.failed.is_some() || data.unreadable_bytes > 0));
     }
     if let Some(why) = &data.failed {
         return Err(Fail::at(new.display(), format!("{why}; it is not used, and the old device goes on")));
     }
     let lost = match data.unreadable_bytes {
         0 => String::new(),
-        n => format!("; {} could be read nowhere, nenrin scrub tells what was there", show_bytes(n)),
+        n => format!(
+            "; {} could be read nowhere: keep the old device, which may give it once more; nenrin scrub tells what was there",
+            show_bytes(n)
+        ),
     };
     let (place, new) = (place.display(), new.display());
     output::line(format!("{place}: {new} is device {number} now, {} copied{lost}", show_bytes(data.bytes)));
-    Ok(0)
+    Ok(u8::from(data.unreadable_bytes > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who goes by the exit code must not throw the old device away where it may still have what was lost.
+    #[test]
+    fn lost_content_is_no_success() {
+        let data = |unreadable_bytes, failed: Option<&str>| JoinData {
+            done: true,
+            bytes: 1 << 20,
+            bytes_expected: 1 << 20,
+            unreadable_bytes,
+            failed: failed.map(str::to_owned),
+            taken_back: false,
+        };
+        let code = |data: &JoinData, json| match ended(data, Path::new("mnt"), Path::new("new"), 2, json) {
+            Ok(code) => code,
+            Err(why) => why.code,
+        };
+        for json in [false, true] {
+            assert_eq!(code(&data(0, None), json), 0);
+            assert_eq!(code(&data(8192, None), json), 1);
+            assert_eq!(code(&data(0, Some("it is full")), json), 1);
+        }
+    }
 }

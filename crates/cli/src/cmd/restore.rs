@@ -307,8 +307,8 @@ fn shown_by_states(teller: &mut Teller, spot: &Spot) -> Option<Shown> {
     let mount = mounts::of_real(&real).ok()??;
     let inside = from_root(&mount, &real, Path::new(spot.name()))?;
     let shelf = Shelf::of(&mount).ok()?;
-    let by = |state: &CheckpointData| Then::new(shelf.root(state.cno), inside.clone());
-    Some(Shown { now: by(all.last()?), snapshot: by(snapshot) })
+    let by = |state: &CheckpointData| Then::new(shelf.root(state.cno), inside.clone()).ok();
+    Some(Shown { now: by(all.last()?)?, snapshot: by(snapshot)? })
 }
 
 /// Whether a state, which is called so, has what is asked for.
@@ -384,7 +384,7 @@ fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: 
         ));
     }
     let dest = &*to.place(path, &mount, &inside)?;
-    let then = Then::new(root, inside.clone());
+    let then = Then::new(root, inside.clone()).at(path.display())?;
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     is_there(path, &then, &state, &named).map_err(|e| match named_then(&mut teller, &inside, state.cno) {
         Some(was) => {

@@ -1,9 +1,9 @@
 //! `nenrin scrub`.
 
 use crate::command::{Command, arguments, text_value};
-use crate::control::{Request, ScrubData};
+use crate::control::{Line, Request, ScrubData};
 use crate::ending::Ending;
-use crate::error::{At as _, Fail, INTERRUPTED, Outcome};
+use crate::error::{At as _, FAILURE, Fail, INTERRUPTED, Outcome};
 use crate::output::{self, Progress, printable};
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
@@ -53,7 +53,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
+    });
+    // What a path leads to may not answer.
+    let given = given.map_err(|f| if f.code == FAILURE { f.with_code(super::check::COULD_NOT) } else { f })?;
     let path = given.first().map_or(Path::new("."), Path::new);
     let could_not = |f: Fail| if f.code == INTERRUPTED { f } else { f.with_code(super::check::COULD_NOT) };
     // Before anything starts threads, which would take the signal.
@@ -62,17 +64,18 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let data = match target {
         Target::Owner(mut owner) => {
             let run = sys::random_number().at("/dev/urandom")?;
+            let mut time = RealTime::beside(owner.line().ok());
             let step = |begin, bytes| {
                 let step = owner.call(&Request::Scrub { begin, run, bytes });
                 let data = step.map_err(|why| owner.unless_left(why, &ending.said()))?;
                 ending.say(so_far(&data));
                 Ok(data)
             };
-            paced(rate, &mut RealTime(Instant::now()), step)
+            paced(rate, &mut time, step)
         }
         Target::Device(fs, _) => {
             let mut scrub = fs.scrub();
-            paced(rate, &mut RealTime(Instant::now()), |_, bytes| {
+            paced(rate, &mut RealTime::beside(None), |_, bytes| {
                 let data = step_here(&fs, &mut scrub, bytes)?;
                 ending.say(so_far(&data));
                 Ok(data)
@@ -126,14 +129,27 @@ trait Time {
     fn sleep(&mut self, time: Duration);
 }
 
-struct RealTime(Instant);
+struct RealTime {
+    begun: Instant,
+    /// To who may end meanwhile, if there is somebody.
+    line: Option<Line>,
+}
+
+impl RealTime {
+    fn beside(line: Option<Line>) -> Self {
+        Self { begun: Instant::now(), line }
+    }
+}
 
 impl Time for RealTime {
     fn passed(&self) -> Duration {
-        self.0.elapsed()
+        self.begun.elapsed()
     }
     fn sleep(&mut self, time: Duration) {
-        thread::sleep(time);
+        match &self.line {
+            Some(line) => line.rest(time),
+            None => thread::sleep(time),
+        }
     }
 }
 
@@ -145,7 +161,8 @@ fn paced(
 ) -> Result<ScrubData, Fail> {
     let mut progress = Progress::new();
     let bytes = if rate == 0 { STEP_BYTES_MAX } else { (rate / 8).clamp(1 << 20, STEP_BYTES_MAX) };
-    let mut begin = true;
+    let (mut begin, mut before, mut due) = (true, 0, Duration::ZERO);
+    let time_of = |bytes: u64| Duration::from_secs_f64(bytes as f64 / rate as f64);
     loop {
         let data = step(begin, bytes)?;
         if data.done {
@@ -154,8 +171,11 @@ fn paced(
         begin = false;
         progress.at("scrubbing", data.bytes, data.bytes_expected);
         if rate > 0 {
-            let due = Duration::from_secs_f64(data.bytes as f64 / rate as f64);
-            time.sleep(due.saturating_sub(time.passed()));
+            // Of what a device, or who had to be waited for, kept from being read, no more than one step is caught up.
+            let now = time.passed();
+            due = (due + time_of(data.bytes.saturating_sub(before))).max(now.saturating_sub(time_of(bytes)));
+            before = data.bytes;
+            time.sleep(due.saturating_sub(now));
         }
     }
 }
@@ -261,11 +281,37 @@ mod tests {
         assert!(took >= Duration::from_secs(4) && took <= Duration::from_secs(6), "{all} bytes took {took:?}");
     }
 
+    /// A device that did not answer for a while is not read all the faster then.
     #[test]
-    fn how_far_it_came() {
-        let data = ScrubData {
+    fn what_a_stall_kept_from_reading_is_not_caught_up() {
+        let (rate, stall) = (8 << 20, Duration::from_secs(60));
+        let (now, mut steps) = (Cell::new(Duration::ZERO), Vec::new());
+        let mut data = nothing_yet();
+        paced(rate, &mut Virtual(&now), |_, bytes| {
+            data.bytes += bytes;
+            data.done = steps.len() == 200;
+            now.set(now.get() + if steps.len() == 20 { stall } else { Duration::from_millis(1) });
+            steps.push((data.bytes, now.get()));
+            Ok(data.clone())
+        })
+        .unwrap();
+        let step = steps[0].0;
+        for (i, (first, from)) in steps.iter().enumerate() {
+            for (last, until) in &steps[i..] {
+                let allowed = (rate as f64 * (*until - *from).as_secs_f64()) as u64 + 2 * step;
+                assert!(last - first <= allowed, "{} bytes from {from:?} to {until:?}", last - first);
+            }
+        }
+        // Nor any slower.
+        let took = steps[200].1 - stall;
+        let expected = Duration::from_secs_f64(200.0 * step as f64 / rate as f64);
+        assert!(took <= expected + Duration::from_secs(1), "{took:?} for {expected:?}");
+    }
+
+    fn nothing_yet() -> ScrubData {
+        ScrubData {
             done: false,
-            bytes: 42,
+            bytes: 0,
             bytes_expected: 100,
             has_losses: false,
             nodes: 0,
@@ -275,7 +321,12 @@ mod tests {
             nodes_lost: 0,
             extents_damaged: 0,
             findings: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn how_far_it_came() {
+        let data = ScrubData { bytes: 42, ..nothing_yet() };
         assert!(
             so_far(&data).starts_with("about 42 % were verified, and nothing of that is damaged; it does not go on")
         );

@@ -1,7 +1,7 @@
 //! `nenrin umount`: unlike umount(2), it returns when everything is on the device.
 
 use crate::command::{Command, arguments};
-use crate::control::{self, Client, MountData, Released, Request};
+use crate::control::{self, Awaited, Client, MountData, Released, Request};
 use crate::error::{At, Fail, Outcome};
 use crate::mounts::{self, FSTYPE};
 use crate::{daemon, libmount, output, sys, tag};
@@ -178,13 +178,26 @@ fn leave_here(owner: &mut Client, real: &Path, device: String, force: bool) -> R
         true => Vec::new(),
         false => owner.call(&Request::MayLeave { directory: real.to_owned() })?,
     };
+    let closing = owner.await_closing();
     daemon::leave(real, &device)?;
-    let released = match owner.call(&Request::Left { device }) {
-        // It was the last mount, and he has released the volume before we could ask.
-        Err(_) if owner.has_ended() => Ok(Released { released: true, mounts: Vec::new(), stays: None, warnings }),
-        other => other.map(|r| Released { warnings, ..r }),
-    };
+    let released = left(owner, closing, device).map(|r| Released { warnings, ..r });
     synced.and(released)
+}
+
+/// What became of the volume that we have unmounted.
+fn left(owner: &mut Client, closing: Result<Awaited, Fail>, device: String) -> Result<Released, Fail> {
+    match owner.call(&Request::Left { device }) {
+        // It was the last mount, and he has closed the volume before we could ask, or was ended by somebody.
+        Err(_) if owner.has_ended() => {
+            let closed = closing.and_then(Awaited::told);
+            let closed = closed.map_err(|why| Fail {
+                message: format!("unmounted, but not known to be whole on its device: {why}"),
+                ..why
+            });
+            closed.map(|()| Released { released: true, mounts: Vec::new(), stays: None, warnings: Vec::new() })
+        }
+        other => other,
+    }
 }
 
 /// Takes a mount away whether it is used or not, by fusermount3 where the system does not let us.
@@ -196,5 +209,63 @@ fn clear(directory: &Path) -> std::io::Result<()> {
             if status.success() { Ok(()) } else { Err(e) }
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::thread;
+
+    /// An owner who has gone when he is told that somebody has left, and says this of closing the volume.
+    fn goes_away(socket: &Path, said: &'static str) {
+        let listener = UnixListener::bind(socket).unwrap();
+        let hello = "{\"ok\":{\"identities\":[],\"pid\":7,\"read_only\":false,\"closing\":false,\"mounts\":[]}}\n";
+        thread::spawn(move || {
+            let heard = |stream: &UnixStream, what: &str| {
+                let mut line = String::new();
+                BufReader::new(stream).read_line(&mut line).unwrap();
+                assert!(line.contains(what), "{line}");
+            };
+            let greet = || {
+                let mut stream = listener.accept().unwrap().0;
+                heard(&stream, "hello");
+                stream.write_all(hello.as_bytes()).unwrap();
+                stream
+            };
+            let (first, mut second) = (greet(), greet());
+            heard(&second, "closing");
+            second.write_all(b"{\"part\":null}\n").unwrap();
+            heard(&first, "left");
+            drop(first);
+            let _ = second.write_all(said.as_bytes());
+        });
+    }
+
+    /// The process ends when it has closed the volume, and also when it is killed before.
+    #[test]
+    fn who_has_gone_has_released_the_volume_only_where_he_said_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut number = 0;
+        let mut after = |said, is_asked: bool| {
+            number += 1;
+            let socket = dir.path().join(number.to_string());
+            goes_away(&socket, said);
+            let mut owner = Client::at(&socket);
+            let closing = owner.await_closing();
+            assert!(closing.is_ok());
+            let closing = if is_asked { closing } else { Err(Fail::new("does not understand")) };
+            left(&mut owner, closing, "0:1".into()).map(|r| r.released).map_err(|why| why.message)
+        };
+        assert_eq!(after("{\"ok\":null}\n", true), Ok(true));
+        let failed = after("{\"error\":{\"code\":1,\"message\":\"a write failed\"}}\n", true).unwrap_err();
+        assert!(failed.contains("a write failed"), "{failed}");
+        let killed = after("", true).unwrap_err();
+        assert!(killed.contains("unmounted, but") && killed.contains("went away"), "{killed}");
+        // One of an earlier version.
+        let unknown = after("", false).unwrap_err();
+        assert!(unknown.contains("unmounted, but") && unknown.contains("does not understand"), "{unknown}");
     }
 }

@@ -56,7 +56,10 @@ impl Client {
             is_silent = true;
             Err(silent::no_answer(peer.pid))
         };
-        match call(&mut stream, &Request::Hello, &mut |()| (), waits) {
+        let hello = call(&mut stream, &Request::Hello, &mut |()| (), waits);
+        let is_set = stream.get_ref().set_read_timeout(Some(patience.step)).is_ok();
+        match hello {
+            Ok(_) if !is_set => Heard::Nothing,
             Ok(hello) => Heard::Answer(Box::new(Self {
                 stream,
                 hello,
@@ -92,20 +95,78 @@ impl Client {
         request: &Request,
         each: &mut dyn FnMut(P),
     ) -> Result<T, Fail> {
+        let (stream, mut waits) = self.waiting(request.is_quick());
+        call(stream, request, each, &mut waits)
+    }
+
+    /// The connection, and what is to be done whenever nothing comes for a while: what takes its time goes on for as long as somebody is
+    /// there, who answers others.
+    fn waiting(&mut self, is_quick: bool) -> (&mut BufReader<UnixStream>, impl FnMut() -> Result<(), Fail>) {
+        let (begun, peer) = (Instant::now(), self.pid());
         let Self { stream, hello, socket, uid, patience, is_silent } = self;
-        let (begun, pid) = (Instant::now(), hello.pid);
-        stream.get_ref().set_read_timeout(Some(patience.step)).map_err(|e| gone(&e))?;
-        // What takes its time goes on for as long as somebody is there, who answers others.
-        let waits = &mut || {
-            let of_others = Patience { hello: patience.alive, ..*patience };
-            if let Heard::Silence(pid) = Self::connect(socket, *uid, of_others) {
+        let waits = move || {
+            let hello_time = if silent::is_stopped(peer) { patience.hello } else { patience.alive };
+            if let Heard::Silence(pid) = Self::connect(socket, *uid, Patience { hello: hello_time, ..*patience }) {
                 *is_silent = true;
                 return Err(silent::no_answer(pid));
             }
-            *is_silent = request.is_quick() && begun.elapsed() >= patience.quick;
-            if *is_silent { Err(silent::no_news(pid, patience.quick)) } else { Ok(()) }
+            *is_silent = is_quick && begun.elapsed() >= patience.quick;
+            if *is_silent { Err(silent::no_news(hello.pid, patience.quick)) } else { Ok(()) }
         };
-        call(stream, request, each, waits)
+        (stream, waits)
+    }
+
+    /// The owner's process: as the kernel has it here, where it is seen from here.
+    pub fn pid(&self) -> u32 {
+        let seen = sys::peer(self.stream.get_ref()).ok().and_then(|peer| u32::try_from(peer.pid).ok());
+        seen.filter(|pid| *pid > 0).unwrap_or(self.hello.pid)
+    }
+
+    /// Fails where a path that we say is another's to the owner, who is in another mount name space.
+    pub fn shares_paths(&self) -> Result<(), Fail> {
+        match mounts::is_same_space(self.hello.space.as_deref(), mounts::space().as_deref()) {
+            true => Ok(()),
+            false => Err(mounts::elsewhere(self.pid())),
+        }
+    }
+
+    /// Has the owner tell how closing the volume went, once that is done: to be asked before it can begin, since after that nobody may be
+    /// there to be asked.
+    ///
+    /// # Errors
+    /// Nobody will tell.
+    pub fn await_closing(&self) -> Result<Awaited, Fail> {
+        let mut client = match Self::connect(&self.socket, self.uid, self.patience) {
+            Heard::Answer(client) if client.hello.pid == self.hello.pid => client,
+            Heard::Silence(pid) => return Err(silent::no_answer(pid)),
+            Heard::Answer(_) | Heard::Nothing => return Err(gone(&io::ErrorKind::NotFound.into())),
+        };
+        ask(&mut client.stream, &Request::Closing)?;
+        let (stream, mut waits) = client.waiting(false);
+        match reply::<(), ()>(stream, &mut waits)? {
+            Reply::Part(()) => {}
+            Reply::Ok(()) => return Err(Fail::new("the volume is closed already")),
+            Reply::Error { code, message, .. } => return Err(Fail::new(message).with_code(code)),
+        }
+        drop(waits);
+        Ok(Awaited(client))
+    }
+
+    /// The connection, to rest by.
+    ///
+    /// # Errors
+    /// There can be no descriptor for it.
+    pub fn line(&self) -> io::Result<Line> {
+        self.stream.get_ref().try_clone().map(Line)
+    }
+
+    /// One at a socket, for tests.
+    #[cfg(test)]
+    pub fn at(socket: &Path) -> Self {
+        match Self::connect(socket, sys::euid(), Patience::default()) {
+            Heard::Answer(client) => *client,
+            _ => unreachable!("somebody answers there"),
+        }
     }
 
     /// Whether the owner's process has closed the connection by now.
@@ -143,31 +204,83 @@ impl Client {
     }
 }
 
+/// How closing a volume goes, which its owner will tell.
+pub struct Awaited(Box<Client>);
+
+impl Awaited {
+    /// Waits for that.
+    ///
+    /// # Errors
+    /// It failed; the owner's process went away before it told.
+    pub fn told(mut self) -> Result<(), Fail> {
+        let (stream, mut waits) = self.0.waiting(false);
+        hear(stream, &mut |()| (), &mut waits)
+    }
+}
+
+/// A connection to an owner that nothing is asked by.
+pub struct Line(UnixStream);
+
+impl Line {
+    /// Does nothing for that long, or until the owner's process has closed the connection: what is asked next tells that.
+    pub fn rest(&self, time: Duration) {
+        let begun = Instant::now();
+        loop {
+            let left = time.saturating_sub(begun.elapsed());
+            if left.is_zero() || sys::hangs_up_within(&self.0, left) {
+                return;
+            }
+        }
+    }
+}
+
 fn call<T: DeserializeOwned, P: DeserializeOwned>(
     stream: &mut BufReader<UnixStream>,
     request: &Request,
     each: &mut dyn FnMut(P),
     waits: &mut dyn FnMut() -> Result<(), Fail>,
 ) -> Result<T, Fail> {
+    ask(stream, request)?;
+    hear(stream, each, waits)
+}
+
+fn ask(stream: &mut BufReader<UnixStream>, request: &Request) -> Result<(), Fail> {
     let mut line = serde_json::to_string(request).map_err(|e| strange(&e))?;
     line.push('\n');
-    stream.get_mut().write_all(line.as_bytes()).map_err(|e| gone(&e))?;
+    stream.get_mut().write_all(line.as_bytes()).map_err(|e| gone(&e))
+}
+
+/// An answer, and its parts.
+fn hear<T: DeserializeOwned, P: DeserializeOwned>(
+    stream: &mut BufReader<UnixStream>,
+    each: &mut dyn FnMut(P),
+    waits: &mut dyn FnMut() -> Result<(), Fail>,
+) -> Result<T, Fail> {
     loop {
-        let answer = line_of(stream, waits)?;
-        match serde_json::from_slice(&answer) {
-            Ok(Reply::Part(part)) => each(part),
-            Ok(Reply::Ok(value)) => return Ok(value),
-            Ok(Reply::Error { code, message, untouched }) => {
+        match reply(stream, waits)? {
+            Reply::Part(part) => each(part),
+            Reply::Ok(value) => return Ok(value),
+            Reply::Error { code, message, untouched } => {
                 return Err(Fail { code, message, is_untouched: untouched });
             }
-            Err(_) if answer.len() as u64 == REPLY_BYTES_MAX => {
-                return Err(Fail::new(format!("the owner's answer has more than {}", show_bytes(REPLY_BYTES_MAX))));
-            }
-            // It ends with a line, or with who wrote it.
-            Err(_) if !answer.ends_with(b"\n") => return Err(gone(&io::ErrorKind::UnexpectedEof.into())),
-            Err(e) => return Err(strange(&e)),
         }
     }
+}
+
+/// An answer, or a part of one.
+fn reply<T: DeserializeOwned, P: DeserializeOwned>(
+    stream: &mut BufReader<UnixStream>,
+    waits: &mut dyn FnMut() -> Result<(), Fail>,
+) -> Result<Reply<T, P>, Fail> {
+    let line = line_of(stream, waits)?;
+    serde_json::from_slice(&line).map_err(|e| match line.ends_with(b"\n") {
+        _ if line.len() as u64 == REPLY_BYTES_MAX => {
+            Fail::new(format!("the owner's answer has more than {}", show_bytes(REPLY_BYTES_MAX)))
+        }
+        // It ends with a line, or with who wrote it.
+        false => gone(&io::ErrorKind::UnexpectedEof.into()),
+        true => strange(&e),
+    })
 }
 
 /// A line of an answer, or as much of it as there is; `waits` is called whenever nothing comes for a while.

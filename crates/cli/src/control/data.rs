@@ -124,6 +124,9 @@ pub enum Request {
         /// Its path from the root of the volume.
         #[serde(with = "path_bytes")]
         path: PathBuf,
+        /// It is not to be forgotten now: nothing is kept for that.
+        #[serde(default)]
+        only_tell: bool,
     },
     /// Forget what the last such plan found; its names are gone by now.
     Forget {
@@ -148,6 +151,9 @@ pub enum Request {
         new: PathBuf,
         /// Identity of the new one within the volume: random.
         uuid: [u8; 16],
+        /// The mount name space in which the path is right.
+        #[serde(default)]
+        space: Option<String>,
     },
     /// Give that up.
     ReplaceCancel,
@@ -164,6 +170,9 @@ pub enum Request {
         device: PathBuf,
         /// Its identity within the volume: random.
         uuid: [u8; 16],
+        /// The mount name space in which the path is right.
+        #[serde(default)]
+        space: Option<String>,
     },
     /// Take a device out.
     DeviceRemove {
@@ -212,6 +221,15 @@ pub enum Request {
     /// Why nothing can be changed although that was asked for: something failed, or is damaged. Not told by hello, since that waits
     /// for nobody who uses the volume.
     Failure,
+    /// A mount was made read-only, or writable again: what was written before is to be durable then.
+    Remounted {
+        /// `major:minor` in mountinfo.
+        device: String,
+        /// Which of the two.
+        read_only: bool,
+    },
+    /// Tell how closing the volume went once that is done, whatever begins it. A part says before that this was heard.
+    Closing,
     /// The sender has unmounted it in a mount name space of his own: release the volume if that was its last mount.
     Left {
         /// `major:minor` in mountinfo.
@@ -309,6 +327,9 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+    /// The mount name space in which the directory is right.
+    #[serde(default)]
+    pub space: Option<String>,
 }
 
 /// What cleaning would gain.

@@ -18,8 +18,8 @@ mod server;
 mod silent;
 
 pub use client::{
-    Client, asked_of_device, has_ended, is_answered, mount_of_directory, owner_of_device, owner_of_directory,
-    with_place,
+    Awaited, Client, Line, asked_of_device, has_ended, is_answered, mount_of_directory, owner_of_device,
+    owner_of_directory, with_place,
 };
 pub use data::{
     CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData, Hello, JoinData,

@@ -47,6 +47,17 @@ pub struct Parts<'a> {
     wanted: Wanted<'a>,
 }
 
+/// Whether who asked is there.
+#[derive(Clone, Copy)]
+pub struct Waits<'a>(&'a UnixStream);
+
+impl Waits<'_> {
+    /// Also while the volume is being released.
+    pub fn is_so(&self) -> bool {
+        !sys::has_hung_up(self.0)
+    }
+}
+
 /// Whether anybody still waits for an answer.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
@@ -65,6 +76,11 @@ impl<'a> Parts<'a> {
     /// Tells whether anybody still waits, while parts are sent, too.
     pub const fn wanted(&self) -> Wanted<'a> {
         self.wanted
+    }
+
+    /// The same of who waits for the release itself.
+    pub const fn waits(&self) -> Waits<'a> {
+        Waits(self.wanted.stream)
     }
 
     /// Sends one. No lock of the library may be held: it waits for who asked.

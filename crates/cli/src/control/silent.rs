@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) struct Patience {
     /// Who is there, when nothing was asked yet.
     pub hello: Duration,
-    /// The same, of who was there and works on what was asked.
+    /// The same, of who was there and works on what was asked, unless he was stopped.
     pub alive: Duration,
     /// News, before it is asked whether he is there.
     pub step: Duration,
@@ -27,15 +27,19 @@ pub(super) struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         let of = Duration::from_secs;
-        Self { hello: of(5), alive: of(30), step: of(10), quick: of(120) }
+        Self { hello: of(5), alive: of(30), step: of(5), quick: of(120) }
     }
+}
+
+/// Whether a process was stopped, so that nothing that it works on keeps it from answering.
+pub(super) fn is_stopped(pid: impl std::fmt::Display) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|l| l.strip_prefix("State:").is_some_and(|s| s.trim().starts_with(['T', 't'])))
 }
 
 /// That a process does not say who it is.
 pub(super) fn no_answer(pid: i32) -> Fail {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let is_stopped = status.lines().any(|l| l.strip_prefix("State:").is_some_and(|s| s.trim().starts_with(['T', 't'])));
-    let why = match is_stopped {
+    let why = match is_stopped(pid) {
         true => format!("is stopped; kill -CONT {pid} has it go on"),
         false => format!(
             "hangs, or its device does; ask again later, or kill -KILL {pid} and mount again, which goes on from what was committed"

@@ -19,29 +19,37 @@ const FORGET_WAIT: Duration = Duration::from_secs(3);
 const FORGET_STEP: Duration = Duration::from_millis(50);
 
 /// What a path stood for. When its names have gone nothing may be known of it any more.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Planned {
     path: PathBuf,
     inodes: Vec<Ino>,
     owners: BTreeSet<u32>,
+    /// The names and the snapshots that were listed, in short.
+    listed: u64,
 }
 
 impl Planned {
+    fn of(path: PathBuf, plan: ForgetPlan) -> Self {
+        let mut listed = DefaultHasher::new();
+        let names: BTreeSet<&[u8]> = plan.names.iter().map(|n| &n.path[..]).collect();
+        (names, plan.snapshots.iter().map(|s| s.cno.0).collect::<BTreeSet<_>>()).hash(&mut listed);
+        Self { path, listed: listed.finish(), inodes: plan.inodes, owners: plan.owners }
+    }
     /// Tells what goes from anything else that might: whoever listed that asks for no more.
     fn name(&self) -> String {
         let mut hash = DefaultHasher::new();
-        (&self.path, self.inodes.iter().map(|ino| ino.0).collect::<BTreeSet<_>>()).hash(&mut hash);
+        (&self.path, self.inodes.iter().map(|ino| ino.0).collect::<BTreeSet<_>>(), self.listed).hash(&mut hash);
         format!("{:016x}", hash.finish())
     }
 }
 
 impl Service {
-    /// What a path stands for is noted, since its names go before it is forgotten.
-    pub(super) fn forget_plan(&self, path: PathBuf) -> Result<Answer, Fail> {
+    /// What a path stands for is noted, since its names go before it is forgotten; but not for who only wants to know.
+    pub(super) fn forget_plan(&self, path: PathBuf, only_tell: bool) -> Result<Answer, Fail> {
         self.bring_in();
         let fs = self.fs()?;
         let mut noted = self.forget.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = noted.take().filter(|p| p.path == path).unwrap_or_default();
+        let before = noted.as_ref().filter(|p| p.path == path).cloned().unwrap_or_default();
         let plan = match fs.forget_plan(&states::parts(&path)) {
             Err(Error::NotFound) if before.inodes.is_empty() => None,
             Err(Error::NotFound) => {
@@ -52,7 +60,7 @@ impl Service {
         };
         let unknown = plan.is_none().then(|| states::unheard_of(fs.checkpoints_cut(), &fs.checkpoints()));
         let plan = plan.unwrap_or_default();
-        if plan.names.iter().any(|n| n.is_now) {
+        if !only_tell && plan.names.iter().any(|n| n.is_now) {
             // Whoever removes it now must find it in the past then.
             fs.checkpoint_create(None).map_err(plain)?;
         }
@@ -60,9 +68,11 @@ impl Service {
         let elsewhere_bytes = states::no_texts(&elsewhere);
         let elsewhere = elsewhere.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
         let data = ForgetPlanData { unknown, elsewhere, elsewhere_bytes, ..report::forget_plan(&plan) };
-        let planned = Planned { path, inodes: plan.inodes, owners: plan.owners };
+        let planned = Planned::of(path, plan);
         let data = ForgetPlanData { plan: planned.name(), ..data };
-        *noted = Some(planned);
+        if !only_tell {
+            *noted = Some(planned);
+        }
         Ok(Answer::of(data))
     }
 
@@ -125,7 +135,7 @@ mod tests {
         let log = Arc::new(Log::open(None, false).unwrap());
         let service = Service::new(fs.clone(), "v".into(), &Options::default(), log, mpsc::channel().0);
         let path = Path::new("f");
-        let list = || service.forget_plan(path.into()).unwrap().told::<ForgetPlanData>();
+        let list = || service.forget_plan(path.into(), false).unwrap().told::<ForgetPlanData>();
         let forget = |plan: &str| service.forget(path, plan).map(Answer::told::<u64>);
         gone(&fs);
         let first = list();
@@ -140,6 +150,34 @@ mod tests {
         // The other list counts still, and who lists the same once more changes nothing of that.
         assert_eq!(list().plan, second.plan);
         assert_eq!(forget(&second.plan), Ok(2));
+        fs.close().unwrap();
+    }
+
+    /// The same things under one more name are another list: who has seen the first has not seen that.
+    #[test]
+    fn a_name_that_was_not_listed_is_not_forgotten() {
+        let device: Device = Arc::new(MemDevice::new(64 << 20));
+        let options = MkfsOptions { uuid: [7; 16], ..MkfsOptions::default() };
+        mkfs_on(std::slice::from_ref(&device), &HostClock::shared(), &options).unwrap();
+        let fs = Fs::open(vec![device], HostClock::shared(), MountOptions::default()).unwrap();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let service = Service::new(fs.clone(), "v".into(), &Options::default(), log, mpsc::channel().0);
+        let path = Path::new("f");
+        let list = || service.forget_plan(path.into(), false).unwrap().told::<ForgetPlanData>();
+        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let ino = fs.create(Ino::ROOT, b"f", &new).unwrap().ino;
+        fs.checkpoint_create(None).unwrap();
+        let first = list();
+        fs.link(ino, Ino::ROOT, b"g").unwrap();
+        fs.checkpoint_create(None).unwrap();
+        fs.unlink(Ino::ROOT, b"f").unwrap();
+        fs.unlink(Ino::ROOT, b"g").unwrap();
+        fs.release(ino);
+        let second = list();
+        assert_eq!((first.inodes, first.names.len(), second.inodes, second.names.len()), (1, 1, 1, 2));
+        let forget = |plan: &str| service.forget(path, plan).map(Answer::told::<u64>);
+        assert!(forget(&first.plan).unwrap_err().message.contains("not what was listed"));
+        assert_eq!(forget(&list().plan), Ok(1));
         fs.close().unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::service::Service;
 use super::watch::Problem;
-use crate::control::{Answer, Released};
+use crate::control::{Answer, Parts, Released};
 use crate::error::Fail;
 use crate::mounts;
 use nenrin_core::Fs;
@@ -17,6 +17,8 @@ const LEAVE_TIME: Duration = Duration::from_secs(3);
 const LEAVE_STEP: Duration = Duration::from_millis(50);
 /// How long the kernel may take to let go of what no mount shows any more.
 const END_TIME: Duration = Duration::from_secs(3);
+/// How often who waits for the closing is looked after.
+const WAITED_STEP: Duration = Duration::from_secs(1);
 
 impl Service {
     /// Commits, unmounts, and where it was the last mount waits for the release; but not where it is shown or used elsewhere, too.
@@ -36,6 +38,20 @@ impl Service {
         let number = self.lock().mounts.iter().find(|m| m.device == device).map(|m| m.number);
         // Without one it has ended already.
         self.await_release(number.unwrap_or(u64::MAX), device, ", in the mount name space of its owner", Vec::new())
+    }
+
+    /// Waits until the volume is closed, and tells how that went: to who asked before it began, and is answered before this process ends.
+    pub(super) fn await_closing(&self, parts: &mut Parts<'_>) -> Result<Answer, Fail> {
+        parts.send(&())?;
+        let waits = parts.waits();
+        while waits.is_so() {
+            let state = self.lock();
+            let state = self.changed.wait_timeout_while(state, WAITED_STEP, |state| state.closed.is_none());
+            if let Some(closed) = &state.unwrap_or_else(PoisonError::into_inner).0.closed {
+                return closed.clone().map(|()| Answer::of(()));
+            }
+        }
+        Err(Fail::new("nobody waits for it any more"))
     }
 
     /// What should be known of devices before the volume is let go of.
@@ -85,7 +101,7 @@ impl Service {
     }
 
     /// Makes durable what programs have written by now, through any mount.
-    fn committed(&self, fs: Option<&Fs>) -> Result<(), Fail> {
+    pub(super) fn committed(&self, fs: Option<&Fs>) -> Result<(), Fail> {
         let Some(fs) = fs.filter(|fs| !fs.options().read_only) else { return Ok(()) };
         self.bring_in();
         fs.sync_all().map_err(|e| Fail::at(self.path.display(), e))

@@ -73,7 +73,7 @@ impl Service {
             if went == cnos.len() {
                 continue;
             }
-            for stays in fs.checkpoints().iter().filter(|c| cnos.contains(&c.cno)) {
+            for stays in fs.checkpoints().iter().filter(|c| cnos.binary_search(&c.cno).is_ok()) {
                 let which = if stays.name.is_some() { &mut data.named } else { &mut data.mounted };
                 which.push(stays.cno.0);
             }

@@ -44,6 +44,8 @@ struct To {
 enum Task {
     /// A line, for the file.
     Line(String),
+    /// Here so many were left out, the first of them then.
+    LeftOut(u64, i64),
     /// To go on in a file of that name.
     Reopen,
 }
@@ -54,8 +56,6 @@ struct State {
     /// Tasks that were given, and those of them that are done.
     given: u64,
     done: u64,
-    /// Lines that were left out.
-    left_out: u64,
     /// Since when one is being done.
     since: Option<Instant>,
     has_thread: bool,
@@ -119,7 +119,24 @@ impl Drop for Log {
 }
 
 fn line(text: &str) -> Task {
-    Task::Line(format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(clock::now()), std::process::id()))
+    Task::Line(line_of(clock::now(), text))
+}
+
+fn line_of(nanos: i64, text: &str) -> String {
+    format!("{} nenrin[{}]: {text}\n", when::show_rfc3339(nanos), std::process::id())
+}
+
+impl State {
+    /// Notes, where it would have been, that a line is left out.
+    fn leave_out(&mut self) {
+        match self.tasks.back_mut() {
+            Some(Task::LeftOut(lines, _)) => *lines += 1,
+            _ => {
+                self.tasks.push_back(Task::LeftOut(1, clock::now()));
+                self.given += 1;
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -140,7 +157,7 @@ impl Shared {
     fn give(self: &Arc<Self>, task: Task, time: Duration) {
         let mut state = self.lock();
         if matches!(task, Task::Line(_)) && state.tasks.len() >= LINES_MAX {
-            state.left_out += 1;
+            state.leave_out();
             return;
         }
         state.tasks.push_back(task);
@@ -179,13 +196,9 @@ impl Shared {
     }
 
     fn perform<'a>(&'a self, mut state: MutexGuard<'a, State>, task: Task) -> MutexGuard<'a, State> {
-        let left_out = std::mem::take(&mut state.left_out);
         state.since = Some(Instant::now());
         drop(state);
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        if left_out > 0 {
-            to.write(&line(&format!("{left_out} lines were left out: the log did not take them")));
-        }
         match (task, &self.path) {
             (Task::Reopen, Some(path)) => to.reopen(path),
             (task, _) => to.write(&task),
@@ -201,10 +214,15 @@ impl Shared {
 
 impl To {
     fn write(&mut self, task: &Task) {
-        let Task::Line(line) = task else { return };
-        if let Some(file) = &mut self.file {
-            let _ = file.write_all(line.as_bytes());
-        }
+        let Some(file) = &mut self.file else { return };
+        let _ = match task {
+            Task::Line(line) => file.write_all(line.as_bytes()),
+            Task::LeftOut(lines, since) => {
+                let text = format!("{lines} lines were left out: the log did not take them");
+                file.write_all(line_of(*since, &text).as_bytes())
+            }
+            Task::Reopen => Ok(()),
+        };
     }
 
     fn reopen(&mut self, path: &Path) {
@@ -265,8 +283,10 @@ mod tests {
         // The first was being written, and one more than fit was given meanwhile.
         let said: Vec<String> = said.lock().unwrap().lines().map(|l| l.split(": ").nth(1).unwrap().into()).collect();
         assert_eq!(said[0], "line 0");
-        assert_eq!(said[1], "4 lines were left out");
-        assert_eq!(said[2..], (1..=LINES_MAX).map(|n| format!("line {n}")).collect::<Vec<_>>());
+        let is_told = |line: &String| line == "4 lines were left out";
+        assert_eq!(said.iter().position(is_told), Some(LINES_MAX + 1), "where they would be");
+        assert!(said[1..=LINES_MAX].iter().enumerate().all(|(n, line)| *line == format!("line {}", n + 1)));
+        assert_eq!(said.len(), LINES_MAX + 2);
         log.line("again");
         drop(log);
     }

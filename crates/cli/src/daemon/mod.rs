@@ -16,6 +16,7 @@ mod letting_go;
 mod log;
 mod look;
 mod memory;
+mod mounting;
 mod replacing;
 mod service;
 mod steps;

@@ -6,9 +6,10 @@ use super::devices::Cut;
 use super::forgetting::Planned;
 use super::letting_go::InUse;
 use super::log::Log;
+use super::mounting::paths_are_right;
 use super::steps::Run;
 use super::watch::{Problem, Watch};
-use crate::control::{Answer, CheckpointData, DiffResult, Hello, MountData, Parts, PastMount, Request, VolumeInfo};
+use crate::control::{Answer, CheckpointData, DiffResult, Hello, MountData, Parts, Request, VolumeInfo};
 use crate::error::Fail;
 use crate::mended::Mended;
 use crate::mounts::{self, Mount};
@@ -76,7 +77,7 @@ pub(super) struct Mounted {
     pub number: u64,
     at: At,
     pub stopper: Stopper,
-    pages: Pages,
+    pub pages: Pages,
     /// As the list of mounts has it; empty where it could not be seen there.
     pub device: String,
 }
@@ -590,7 +591,7 @@ impl Service {
                 Ok(Answer::of(report::clean_estimate(&fs.clean_estimate(), &order, segment_blocks(&fs))))
             }
             Request::Clean { begin, run, bytes } => self.clean(begin, run, bytes),
-            Request::ForgetPlan { path } => self.forget_plan(path),
+            Request::ForgetPlan { path, only_tell } => self.forget_plan(path, only_tell),
             Request::Forget { path, plan } => self.forget(&path, &plan),
             Request::ForgetStep { bytes } => {
                 let fs = self.fs()?;
@@ -602,10 +603,16 @@ impl Service {
                 }
                 Ok(Answer::of(data))
             }
-            Request::Replace { old, new, uuid } => self.replace(&old, &new, uuid),
+            Request::Replace { old, new, uuid, space } => {
+                paths_are_right(space.as_deref())?;
+                self.replace(&old, &new, uuid)
+            }
             Request::ReplaceCancel => self.stop_replacing(),
             Request::JoinStatus { uuid } => self.join_data(uuid),
-            Request::DeviceAdd { device, uuid } => self.device_add(&device, uuid),
+            Request::DeviceAdd { device, uuid, space } => {
+                paths_are_right(space.as_deref())?;
+                self.device_add(&device, uuid)
+            }
             Request::DeviceForgive { device } => self.device_forgive(&device),
             Request::DeviceRemove { device, keep } => self.device_remove(&device, keep),
             Request::Resize { device, bytes } => self.resize(device.as_deref(), bytes),
@@ -613,6 +620,8 @@ impl Service {
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory, force } => self.umount(&directory, force),
             Request::MayLeave { directory } => Ok(Answer::of(self.may_leave(&directory, false)?)),
+            Request::Remounted { device, read_only } => self.remounted(&device, read_only),
+            Request::Closing => self.await_closing(parts),
             Request::Left { device } => self.left(&device),
             Request::Failure => Ok(Answer::of(report::why_read_only(&*self.fs()?))),
         }
@@ -671,21 +680,6 @@ impl Service {
         drop(held);
         let (from, to) = (report::checkpoint(&old), new.as_ref().map(report::checkpoint));
         Ok(Answer::of(DiffResult { from, to, differences }))
-    }
-
-    fn mount_past(self: &Arc<Self>, how: &PastMount) -> Result<Answer, Fail> {
-        let info = past::find(&*self.fs()?, &how.when)?;
-        let mut options = MountOptions::new(how.source.display().to_string(), &how.directory);
-        options.read_only = true;
-        options.allow_other = how.allow_other;
-        options.nonempty = how.nonempty;
-        options.dev = how.dev;
-        options.suid = how.suid;
-        options.exec = !how.noexec;
-        self.add(At::Past(info.cno), &options, &super::session_options(&Options::default()))?;
-        let shown = report::checkpoint(&info);
-        self.log.line(&format!("{} mounted at {}", report::show_state(&shown), how.directory.display()));
-        Ok(Answer::of(shown))
     }
 }
 

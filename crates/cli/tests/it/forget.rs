@@ -299,3 +299,41 @@ fn a_mount_of_the_past_shows_it_no_more() {
     drop(open);
     nenrin(["umount", &past]).ok();
 }
+
+/// All that goes is told before anybody decides, also where it is much; and that changes nothing.
+#[test]
+fn all_that_goes_is_told_before() {
+    if !can_mount() {
+        return;
+    }
+    const NAMES: usize = 30;
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, file, path) = (place.text("mnt"), place.path("mnt/file"), place.text("mnt/file"));
+    fs::write(&file, secret(9000, 1)).unwrap();
+    let name = |i: usize| place.path(&format!("mnt/name{i:02}"));
+    for i in 0..NAMES {
+        fs::hard_link(&file, name(i)).unwrap();
+    }
+    nenrin(["snapshot", "create", &mnt, "monday"]).ok();
+    let checkpoints = || nenrin(["checkpoint", "list", "--json", &mnt]).json().as_array().unwrap().len();
+    let before = checkpoints();
+    nenrin(["forget", "-n", &path]).fails(1, &["still there"]);
+    assert_eq!(checkpoints(), before, "nothing is kept for who only asks");
+    (0..NAMES).for_each(|i| fs::remove_file(name(i)).unwrap());
+    fs::remove_file(&file).unwrap();
+    let told = nenrin(["forget", "-n", &path]).ok();
+    for i in 0..NAMES {
+        assert!(told.contains(&format!("also named name{i:02} (in the past)\n")), "{i}: {told}");
+    }
+    assert!(told.contains("snapshot monday loses it\n") && !told.contains("more\n"), "{told}");
+    let told = nenrin(["forget", "-n", "--json", &path]).json();
+    assert_eq!((&told["known"], &told["inodes"]), (&true.into(), &1.into()), "{told}");
+    let names: Vec<&str> = told["names"].as_array().unwrap().iter().map(|n| n["path"].as_str().unwrap()).collect();
+    assert_eq!((names.len(), names[0], &told["snapshots"][0]["name"]), (NAMES + 1, "file", &"monday".into()));
+    assert!(leaks(&place.path("image"), "").0 > 0, "nothing was forgotten");
+    nenrin(["forget", "-n", &place.text("mnt/none")]).fails(1, &["nothing of this name is known"]);
+    nenrin(["forget", "-n", "--yes", &path]).fails(2, &["-n"]);
+    nenrin(["forget", "--yes", &path]).ok();
+    assert_eq!(leaks(&place.path("image"), "").0, 0);
+}

@@ -97,7 +97,7 @@ fn a_volume_that_failed_is_not_remounted_writable() {
     };
     assert!((0..60).any(|n| write(n).is_err()), "64 MiB went into 12");
     wait_until("it failed", || place.info()["problems"].to_string().contains("a write failed"));
-    mount("ro,remount").ok();
+    mount("ro,remount").fails(32, &["mnt: is read-only now, but what was written", "a write failed"]);
     mount("rw,remount").fails(32, &["mnt: a write failed, so the volume is read-only", "No space left", "mount again"]);
     assert_eq!(place.umount().code, 1);
 }

@@ -160,6 +160,13 @@ fn text_of_other_tools() {
         assert!(out.contains(wanted), "{wanted:?} is missing in\n{out}");
     }
     let html = fs::read_to_string(page).unwrap();
+    // A link of somebody else is not followed.
+    let link = place.text("link");
+    std::os::unix::fs::symlink("elsewhere", &link).unwrap();
+    if std::os::unix::fs::lchown(&link, Some(1000), None).is_ok() {
+        nenrin(["trace", "report", "--html", &link, &file]).fails(1, &[&link, "another user"]);
+        assert!(!place.path("elsewhere").exists());
+    }
     assert!(html.contains("<svg") && html.contains("prefers-color-scheme") && !html.contains("http"));
     let json = nenrin(["trace", "report", "--json", &file]).json();
     assert_eq!(json[0]["operations"]["write"]["bytes"], 56 * 512);

@@ -368,7 +368,9 @@ impl Fs {
     pub fn freed_by_dropping(&self, cnos: &[Cno]) -> Result<Freed> {
         let now = self.lock().state.kept.clone();
         let mut then = now.clone();
-        then.retain(|cno, _| !cnos.contains(cno));
+        for cno in cnos {
+            then.remove(cno);
+        }
         // A tree whose newest death was before the first of them holds nothing that they see.
         let first = cnos.iter().min().copied().unwrap_or(Cno::NEVER);
         let mut place = self.history_from(first).counting();

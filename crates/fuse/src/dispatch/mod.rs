@@ -54,7 +54,7 @@ use nenrin_format::{Ino, NAME_BYTES_MAX, Time};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -77,14 +77,32 @@ pub(crate) enum Syncs<'a> {
     AtOnce(&'a Arc<Leaders>),
 }
 
+/// Whether reading moves access times.
+pub(crate) struct AccessTimes {
+    /// They are kept.
+    kept: bool,
+    /// The mount was made read-only since.
+    rest: AtomicBool,
+}
+
+impl AccessTimes {
+    pub const fn new(kept: bool) -> Self {
+        Self { kept, rest: AtomicBool::new(false) }
+    }
+
+    fn move_now(&self) -> bool {
+        self.kept && !self.rest.load(Ordering::Acquire)
+    }
+}
+
 /// How a session answers.
 pub(crate) struct Behaviour {
     /// Which state of the volume it shows.
     pub at: At,
     /// Nothing may be changed.
     pub read_only: bool,
-    /// Reading moves access times.
-    pub access_times: bool,
+    /// Reading moves access times, where they are kept.
+    pub access_times: AccessTimes,
     /// Permissions are checked here and not by the kernel.
     pub own_check: bool,
     /// How long the kernel may believe what it was told.
@@ -185,6 +203,11 @@ impl Server {
     /// There can be no more by now.
     pub fn start_helpers(&self) -> io::Result<()> {
         [&self.helper, &self.names, &self.pages, &self.behind, &self.letting_go].into_iter().try_for_each(Helper::start)
+    }
+
+    /// The mount was made read-only, or writable again.
+    pub fn became_read_only(&self, is_so: bool) {
+        self.behaviour.access_times.rest.store(is_so, Ordering::Release);
     }
 
     /// What came so far.
@@ -450,7 +473,7 @@ impl Server {
     /// What was read has been answered for; a volume that failed can still be
     /// read, and its access times stay as they are.
     fn accessed(&self, id: u64) {
-        if let (true, Node::Own(ino)) = (self.behaviour.access_times, Node::of(id)) {
+        if let (true, Node::Own(ino)) = (self.behaviour.access_times.move_now(), Node::of(id)) {
             drop(self.volume.accessed(ino));
         }
     }

@@ -80,7 +80,7 @@ pub(super) fn server_with(wishes: Wishes, special: impl FnOnce(&mut Behaviour)) 
         left_bytes_max: 0,
         at: At::Live,
         read_only: false,
-        access_times: false,
+        access_times: super::AccessTimes::new(false),
         own_check: false,
         valid: Duration::from_secs(3600),
         past: None,

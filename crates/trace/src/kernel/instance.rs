@@ -321,7 +321,7 @@ fn remove_stale(root: &Path) {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = fs::write(entry.path().join("tracing_on"), "0");
+            // One that is in use has open files, and stays: its process need not be seen from here.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -347,6 +347,21 @@ fn page_bytes(root: &Path) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Another recorder may run where its process is not seen from here: what still has open files the kernel does not remove.
+    #[test]
+    fn what_may_be_another_recorders_is_not_switched_off() {
+        let root = tempfile::tempdir().unwrap();
+        let [used, left, ours] = ["4294967295-0", "4294967295-1", &format!("{}-0", std::process::id())]
+            .map(|name| root.path().join("instances").join(format!("{PREFIX}{name}")));
+        for dir in [&used, &left, &ours] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        fs::write(used.join("tracing_on"), "1").unwrap();
+        remove_stale(root.path());
+        assert_eq!(fs::read_to_string(used.join("tracing_on")).unwrap(), "1");
+        assert!(!left.exists() && ours.exists());
+    }
 
     #[test]
     fn losses_of_a_cpu() {

@@ -2,6 +2,7 @@
 
 use super::plan::{Contender, Pattern};
 use super::site::{Mounted, Site, run};
+use crate::cmd::trace::record::Fresh;
 use crate::cmd::trace::view::View;
 use crate::cmd::trace::volume::Map;
 use crate::cmd::trace::{child, report};
@@ -62,7 +63,10 @@ pub fn measure(
     let trace = site.work.join(format!("{}.{}.{turn}.trace", contender.file_name(), pattern.name()));
     let device = BlockDev::find(&site.device)?;
     let words = vec!["nenrin".to_owned(), "compare".into(), contender.label.clone(), pattern.name()];
-    let recording = Recording::start(std::slice::from_ref(&device), &words, &trace)?;
+    // Others may have a hand in where traces are kept.
+    let (mut file, open) = Fresh::beside(&trace)?;
+    let recording = Recording::start(std::slice::from_ref(&device), &words, open, &trace)?;
+    file.take_name().at(trace.display())?;
     recording.mark("mount");
     let mounted = Mounted::new(site, contender)?;
     let begin = Instant::now();
@@ -120,7 +124,7 @@ fn load(site: &Site, pattern: &Pattern, bytes: u64) -> Result<(u64, u64, u64), F
         }
     }
     for call in pattern.calls(bytes) {
-        let told = site.work.join("fio.json");
+        let told = site.told();
         let mut fio = Command::new("fio");
         fio.args(&call).arg("--output-format=json").arg(format!("--output={}", told.display()));
         // A job file may not name a place of its own.

@@ -10,7 +10,7 @@ use crate::command::{Command, arguments, text_value};
 use crate::error::{At, Fail, Outcome};
 use crate::output::{self, notice};
 use crate::size::parse_bytes;
-use crate::{mounts, sys};
+use crate::{mounts, sys, written};
 use measure::Measured;
 use plan::{Contender, Pattern};
 use std::fs;
@@ -96,7 +96,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         output::print(&result.text());
     }
     if let Some(page) = &wishes.html {
-        fs::write(page, result.page()?).at(page.display())?;
+        written::write(page, result.page()?).at(page.display())?;
     }
     if let Some(file) = &wishes.markdown {
         result.markdown(file)?;

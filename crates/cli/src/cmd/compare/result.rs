@@ -7,10 +7,10 @@ use crate::cmd::trace::html::{Plots, plots};
 use crate::error::{At, Fail};
 use crate::output::table;
 use crate::size::show_bytes;
+use crate::written;
 use nenrin_trace::{BlockDev, plot};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
-use std::fs;
 use std::ops::{Add, Div};
 use std::path::{Path, PathBuf};
 
@@ -358,11 +358,11 @@ impl<'a> Result<'a> {
         let stem = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         for (i, c) in self.contenders.iter().enumerate() {
             let svg = file.with_file_name(format!("{stem}-{}.svg", c.file_name()));
-            fs::write(&svg, plot::standalone(&self.plots(i)?.places)).at(svg.display())?;
+            written::write(&svg, plot::standalone(&self.plots(i)?.places)).at(svg.display())?;
             let shown = svg.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             out += &format!("\n{}: when and where\n\n![{}]({shown})\n", c.label, c.label);
         }
-        fs::write(file, out).at(file.display())
+        written::write(file, out).at(file.display())
     }
 }
 

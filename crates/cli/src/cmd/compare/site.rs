@@ -20,7 +20,9 @@ const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
 pub struct Site {
     /// The block device.
     pub device: PathBuf,
-    /// Where it is mounted: nobody else knows the place, or can enter it.
+    /// A place that nobody else knows, or can enter.
+    own: PathBuf,
+    /// Where it is mounted, in that.
     pub mount: PathBuf,
     /// For traces and other files; removed at the end unless it was asked for.
     pub work: PathBuf,
@@ -47,9 +49,11 @@ impl Site {
         };
         let work = device::absolute(&work);
         // Of its own: whatever is mounted there is of this run.
-        let mount = private_directory(&work)?;
+        let own = private_directory(&work)?;
+        let mount = own.join("mnt");
+        fs::create_dir(&mount).at(mount.display())?;
         let mut this =
-            Self { device: PathBuf::new(), mount, work, keep_work: keep.is_some(), attached: false, image: None };
+            Self { device: PathBuf::new(), own, mount, work, keep_work: keep.is_some(), attached: false, image: None };
         match at {
             Some(path) => {
                 let meta = fs::metadata(path).at(path.display())?;
@@ -62,6 +66,11 @@ impl Site {
             None => this.attach(image, bytes, destroy)?,
         }
         Ok(this)
+    }
+
+    /// Where a program says what it did.
+    pub fn told(&self) -> PathBuf {
+        self.own.join("told.json")
     }
 
     fn attach(&mut self, image: Option<&Path>, bytes: u64, destroy: bool) -> Result<(), Fail> {
@@ -112,7 +121,9 @@ impl Drop for Site {
         if let Some(image) = &self.image {
             let _ = fs::remove_file(image);
         }
+        let _ = fs::remove_file(self.told());
         let _ = fs::remove_dir(&self.mount);
+        let _ = fs::remove_dir(&self.own);
         // Never what something is still mounted in.
         if !self.keep_work && !self.mount.exists() {
             let _ = fs::remove_dir_all(&self.work);

@@ -2,7 +2,7 @@
 
 pub mod child;
 pub mod html;
-mod record;
+pub mod record;
 pub mod report;
 pub mod view;
 pub mod volume;

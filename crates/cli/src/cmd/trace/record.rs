@@ -6,9 +6,10 @@ use crate::error::{At, Fail, Outcome};
 use crate::mounts;
 use crate::output::{self, notice};
 use crate::size::{parse_seconds, show_bytes};
+use crate::written::Place;
 use nenrin_trace::{BlockDev, Recording, analysis, file};
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -45,11 +46,10 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
     let path = w.output.clone().unwrap_or_else(|| "nenrin.trace".into());
     let devices = find(&w.devices)?;
-    may_be_written(&path)?;
     child::watch()?;
     let words: Vec<String> = command.iter().map(|c| c.to_string_lossy().into_owned()).collect();
-    let (mut file, open) = Fresh::beside(&path).at(path.display())?;
-    let recording = Recording::start_in(&devices, &words, open, &path)?;
+    let (mut file, open) = Fresh::beside(&path)?;
+    let recording = Recording::start(&devices, &words, open, &path)?;
     if let Some(d) = devices.iter().find(|d| holds(d, &file.at)) {
         notice(format!(
             "{} lies on {}: the trace will hold its own writes; -o elsewhere avoids that",
@@ -106,23 +106,18 @@ fn find(paths: &[PathBuf]) -> Result<Vec<BlockDev>, Fail> {
 }
 
 /// Refuses to replace what is no trace.
-fn may_be_written(path: &Path) -> Result<(), Fail> {
-    let Ok(meta) = fs::metadata(path) else { return Ok(()) };
-    if !meta.is_file() {
-        // A pipe or /dev/null is the caller's wish; a directory fails by itself.
-        return Ok(());
+fn may_be_replaced(file: &mut File) -> Result<(), Fail> {
+    let mut head = Vec::new();
+    file.take(file::MAGIC.len() as u64).read_to_end(&mut head)?;
+    match file::MAGIC.starts_with(&head) {
+        true => Ok(()),
+        false => Err(Fail::new("exists and is no trace; choose another name with -o")),
     }
-    let mut head = [0; 8];
-    let n = File::open(path).and_then(|mut f| f.read(&mut head)).at(path.display())?;
-    if n > 0 && head[..n] != file::MAGIC[..n] {
-        return Err(Fail::at(path.display(), "exists and is no trace; choose another name with -o"));
-    }
-    Ok(())
 }
 
 /// The file that is written. A trace that is there stays until there is something to record: it is written beside that, and then takes
 /// its name; where it could not be, the trace is emptied and written itself. What was not to be goes.
-struct Fresh {
+pub struct Fresh {
     at: PathBuf,
     /// The file whose name it takes.
     instead_of: Option<PathBuf>,
@@ -131,24 +126,39 @@ struct Fresh {
 }
 
 impl Fresh {
-    fn beside(path: &Path) -> io::Result<(Self, File)> {
-        let known = match fs::metadata(path) {
-            Ok(known) if known.is_file() => known,
-            // A pipe, or /dev/null.
-            Ok(_) => return Self::itself(path, false),
-            Err(_) => return Self::itself(path, fs::symlink_metadata(path).is_err()),
-        };
-        let real = fs::canonicalize(path)?;
+    /// Of what was looked at, and found to be a trace, nothing else is replaced or emptied.
+    pub fn beside(path: &Path) -> Result<(Self, File), Fail> {
+        Self::made(path).map_err(|e| Fail::at(path.display(), e))
+    }
+
+    fn made(path: &Path) -> Result<(Self, File), Fail> {
+        let place = Place::of(path)?;
+        let itself = |goes| Self { at: place.path.clone(), instead_of: None, goes };
+        match fs::symlink_metadata(&place.path) {
+            // What a link of one's own leads to was to be there.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let goes = fs::symlink_metadata(path).is_err();
+                let open = place.open(File::options().write(true).create_new(true))?;
+                return Ok((itself(goes), open));
+            }
+            // A pipe or /dev/null is the caller's wish; a directory fails by itself.
+            Ok(known) if !known.is_file() => return Ok((itself(false), place.open(File::options().write(true))?)),
+            _ => {}
+        }
+        let mut there = place.open(File::options().read(true).write(true))?;
+        let known = there.metadata()?;
+        may_be_replaced(&mut there)?;
+        let real = fs::canonicalize(&place.path)?;
         // What is mounted there by itself, as in a container, cannot be replaced.
         if mounts::of_point(&real).is_some() {
-            return Self::itself(path, false);
+            return Ok((itself(false), emptied(there)?));
         }
         let name = real.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let at = real.with_file_name(format!(".{name}.{}.new", std::process::id()));
         let made = match File::options().write(true).create_new(true).mode(0o600).open(&at) {
             // Who may write to the file need not be let make another one beside it.
             Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
-                return Self::itself(path, false);
+                return Ok((itself(false), emptied(there)?));
             }
             made => made?,
         };
@@ -159,14 +169,8 @@ impl Fresh {
         Ok((this, made))
     }
 
-    /// What is there, emptied, or a new file.
-    fn itself(path: &Path, goes: bool) -> io::Result<(Self, File)> {
-        let open = File::create(path)?;
-        Ok((Self { at: path.to_owned(), instead_of: None, goes }, open))
-    }
-
     /// It is what was wanted from now on, and stays where it is if it cannot have the name.
-    fn take_name(&mut self) -> io::Result<()> {
+    pub fn take_name(&mut self) -> io::Result<()> {
         self.goes = false;
         if let Some(known) = self.instead_of.take() {
             fs::rename(&self.at, &known)?;
@@ -182,6 +186,12 @@ impl Drop for Fresh {
             let _ = fs::remove_file(&self.at);
         }
     }
+}
+
+fn emptied(mut file: File) -> io::Result<File> {
+    file.set_len(0)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Whether the file lies on the device, so that writing it is recorded too.
@@ -226,18 +236,19 @@ mod tests {
     fn what_was_recorded_is_not_thrown_away() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        fs::write(&path, "old").unwrap();
+        let old = [&file::MAGIC[..], b"old"].concat();
+        fs::write(&path, &old).unwrap();
         let (file, _) = Fresh::beside(&path).unwrap();
         drop(file);
-        assert_eq!((fs::read(&path).unwrap(), fs::read_dir(dir.path()).unwrap().count()), (b"old".to_vec(), 1));
+        assert_eq!((fs::read(&path).unwrap(), fs::read_dir(dir.path()).unwrap().count()), (old.clone(), 1));
         let (mut file, mut open) = Fresh::beside(&path).unwrap();
-        open.write_all(b"new").unwrap();
+        open.write_all(&[&file::MAGIC[..], b"new"].concat()).unwrap();
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         file.take_name().unwrap_err();
         let at = file.at.clone();
         drop(file);
-        assert_eq!(fs::read(&at).unwrap(), b"new");
+        assert_eq!(fs::read(&at).unwrap(), [&file::MAGIC[..], b"new"].concat());
         fs::remove_dir(&path).unwrap();
         fs::rename(&at, &path).unwrap();
         let (mut file, mut open) = Fresh::beside(&path).unwrap();
@@ -245,5 +256,33 @@ mod tests {
         file.take_name().unwrap();
         drop(file);
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(dir.path()).unwrap().count()), (b"newer".to_vec(), 1));
+    }
+
+    /// What somebody else lays there is neither followed nor replaced.
+    #[test]
+    fn only_a_trace_is_replaced() {
+        use std::os::unix::fs::{lchown, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other, link] = ["t", "other", "link"].map(|name| dir.path().join(name));
+        fs::write(&other, "precious").unwrap();
+        let why = |path: &Path| Fresh::beside(path).err().map(|why| why.message).unwrap_or_default();
+        assert!(why(&other).contains("is no trace"), "{}", why(&other));
+        symlink("other", &link).unwrap();
+        assert!(why(&link).contains("is no trace"), "{}", why(&link));
+        if crate::sys::euid() == 0 {
+            for target in ["other", "t", "none"] {
+                fs::remove_file(&link).unwrap();
+                symlink(target, &link).unwrap();
+                lchown(&link, Some(1000), Some(1000)).unwrap();
+                fs::write(&path, file::MAGIC).unwrap();
+                assert!(why(&link).contains("a link of another user"), "{target}: {}", why(&link));
+            }
+        }
+        assert_eq!(fs::read(&other).unwrap(), b"precious");
+        assert!(!dir.path().join("none").exists());
+        // A new one that is not to be goes again.
+        let new = dir.path().join("new");
+        drop(Fresh::beside(&new).unwrap());
+        assert!(!new.exists());
     }
 }

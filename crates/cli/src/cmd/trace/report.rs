@@ -6,9 +6,8 @@ use super::{COMMAND, html};
 use crate::command::{arguments, text_value};
 use crate::error::{At, Fail, Outcome};
 use crate::size::parse_bytes;
-use crate::{output, tag};
+use crate::{output, tag, written};
 use nenrin_trace::analysis::{self, Request};
-use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -67,7 +66,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
     if let Some(page) = &w.html {
         let text = html::page(&paths, &views)?;
-        fs::write(page, text).at(page.display())?;
+        written::write(page, text).at(page.display())?;
     }
     Ok(0)
 }

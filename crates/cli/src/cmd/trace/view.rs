@@ -21,6 +21,15 @@ pub struct View {
     pub kinds: Option<Kinds>,
 }
 
+/// What a device counted, and what was counted here.
+struct Figure<'a> {
+    device: &'a str,
+    what: &'static str,
+    counted: u64,
+    told: u64,
+    is_compared: bool,
+}
+
 /// `1.25 ms` and the like.
 pub fn show_nanos(nanos: u64) -> String {
     match nanos {
@@ -95,7 +104,13 @@ impl View {
             said.push(format!("{} lines not understood", a.skipped));
         }
         match self.agrees() {
-            Some(true) => said.push("the device's own counters agree".into()),
+            Some(true) => {
+                said.push("the device's own counters agree".into());
+                let others = self.not_compared();
+                if !others.is_empty() {
+                    said.push(format!("not compared: {}", others.join("; ")));
+                }
+            }
             Some(false) => said.push(format!("the device's own counters DIFFER: {}", self.differences().join(", "))),
             None => {}
         }
@@ -105,32 +120,40 @@ impl View {
     pub fn agrees(&self) -> Option<bool> {
         (!self.found.end.counters.is_empty()).then(|| self.differences().is_empty())
     }
+    /// What the device's counters say otherwise than was counted.
     fn differences(&self) -> Vec<String> {
+        let told = |f: &Figure<'_>| format!("{} {} {}, here {}", f.device, f.told, f.what, f.counted);
+        self.figures().iter().filter(|f| f.is_compared).map(told).collect()
+    }
+    /// What they say otherwise, and may: of each device what it counts differently, or not at all.
+    fn not_compared(&self) -> Vec<String> {
+        let mut of: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let figures = self.figures();
+        figures.iter().filter(|f| !f.is_compared).for_each(|f| of.entry(f.device).or_default().push(f.what));
+        of.iter().map(|(device, what)| format!("{} of {}", what.join(", "), printable(device))).collect()
+    }
+    /// What differs.
+    fn figures(&self) -> Vec<Figure<'_>> {
         let mut out = Vec::new();
         let s = &self.found.summary;
         let all = self.found.header.devices.iter().zip(&self.found.end.counters).zip(&s.counted);
         for (i, ((device, told), counted)) in all.enumerate() {
             // Bios are merged and split below where they are counted; a partition has no flushes of its own.
             let requests = device.level == Level::Request;
-            let flushes = requests && !device.partition && told.flushes > 0;
-            let writes = if requests && !device.partition && s.agrees_on_writes(i, told.writes) {
-                told.writes
-            } else {
-                counted.writes
-            };
-            let told_writes = if device.partition { writes } else { told.writes };
-            for (what, counted, told, compared) in [
+            let whole = requests && !device.partition;
+            let writes = if whole && s.agrees_on_writes(i, told.writes) { told.writes } else { counted.writes };
+            let rows = [
                 ("reads", counted.reads, told.reads, requests),
                 ("bytes read", counted.read_bytes, told.read_bytes, true),
-                ("writes", writes, told_writes, requests),
+                ("writes", writes, told.writes, whole),
                 ("bytes written", counted.write_bytes, told.write_bytes, true),
                 ("discarded bytes", counted.discard_bytes, told.discard_bytes, requests),
-                ("flushes", counted.flushes, told.flushes, flushes),
-            ] {
-                if compared && counted != told {
-                    out.push(format!("{} {told} {what}, here {counted}", device.name));
-                }
-            }
+                ("flushes", counted.flushes, told.flushes, whole && told.flushes > 0),
+            ];
+            let differ = rows.into_iter().filter(|(_, counted, told, _)| counted != told);
+            let of =
+                |(what, counted, told, is_compared)| Figure { device: &device.name, what, counted, told, is_compared };
+            out.extend(differ.map(of));
         }
         out
     }
@@ -304,6 +327,7 @@ impl View {
             "trace": self.name, "source": a.header.source, "kernel": a.header.kernel, "command": a.header.command,
             "exit_code": a.end.exit_code, "devices": a.header.devices, "nanos": a.end.nanos, "lost": a.end.lost, "cut": a.cut,
             "lines_skipped": a.skipped, "counters": a.end.counters, "counted": s.counted, "counters_agree": self.agrees(),
+            "counters_not_compared": self.not_compared(),
             "written_bytes": s.written_bytes(), "write_requests": s.write_requests(), "distinct_bytes": s.distinct_bytes,
             "flushes": s.flushes(), "data_bytes": self.data, "metadata_bytes": self.metadata(),
             "depth": {"mean": s.depth.mean, "max": s.depth.max, "busy": s.depth.busy},
@@ -327,3 +351,41 @@ pub const PROCESSES_HEAD: [&str; 4] = ["process", "writes", "written", "read"];
 pub const KINDS_HEAD: [&str; 4] = ["what", "writes", "written", "share"];
 /// Columns of [`Kinds::file_rows`].
 pub const FILES_HEAD: [&str; 2] = ["file", "written"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_trace::{Counters, DeviceInfo, End, Header, analysis::Summary};
+
+    /// What was not compared is not said to agree.
+    #[test]
+    fn what_agrees_is_told() {
+        let said = |level: Level, partition: bool, told: Counters, counted: Counters| {
+            let device = DeviceInfo { name: "sda1".into(), start: 0, sectors: 4096, partition, level };
+            let header = Header { devices: vec![device], ..Header::default() };
+            let mut summary = Summary::new(&header);
+            summary.counted = vec![counted];
+            let end = End { counters: vec![told], ..End::default() };
+            let found = Analysed { header, end, summary, cut: false, skipped: 0 };
+            let view = View::new(Path::new("t"), found);
+            (view.agrees(), view.trust())
+        };
+        let counted =
+            Counters { reads: 5, read_bytes: 20480, writes: 7, write_bytes: 28672, flushes: 2, ..Counters::default() };
+        let agree = "the device's own counters agree";
+        assert_eq!(said(Level::Request, false, counted, counted), (Some(true), agree.into()));
+        let no_flushes = Counters { flushes: 0, ..counted };
+        let told = said(Level::Request, false, no_flushes, counted);
+        assert_eq!(told, (Some(true), format!("{agree}; not compared: flushes of sda1")));
+        let others = Counters { writes: 9, flushes: 0, ..counted };
+        let told = said(Level::Request, true, others, counted);
+        assert_eq!(told, (Some(true), format!("{agree}; not compared: writes, flushes of sda1")));
+        let merged = Counters { reads: 3, writes: 2, ..counted };
+        let told = said(Level::Bio, false, merged, counted);
+        assert_eq!(told, (Some(true), format!("{agree}; not compared: reads, writes of sda1")));
+        let other = Counters { write_bytes: 4096, ..counted };
+        let told = said(Level::Bio, false, other, counted);
+        assert_eq!(told.0, Some(false));
+        assert!(told.1.contains("DIFFER: sda1 4096 bytes written, here 28672"), "{}", told.1);
+    }
+}
