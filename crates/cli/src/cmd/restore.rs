@@ -155,9 +155,18 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             let to = exact.map(Dest::Exactly).or(to.map(Dest::Into)).unwrap_or(Dest::Itself);
             bring_back(path, &at, &to, how, json)
         }
-        (false, Some(_), None) => Err(COMMAND.misuse("--at says which state")),
+        (false, Some(path), None) => Err(COMMAND.misuse(which_state(path))),
         (false, None, _) => Err(COMMAND.misuse("a path is needed")),
     }
+}
+
+/// How to find the state, for who does not know it.
+fn which_state(path: &Path) -> String {
+    let (dir, path) = (shell_quoted(mounts::above(path)), shell_quoted(path));
+    format!(
+        "--at says which state: nenrin history {path} shows them, nenrin restore --list-deleted {dir} which one had last what is \
+         missing there"
+    )
 }
 
 /// What a user wants to be done.
@@ -320,7 +329,9 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
         }
         Ok(_) => return Ok(()),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            format!("was not there in {named}; nenrin history shows when it was")
+            format!(
+                "was not there in {named}; nenrin history shows when it was, nenrin restore --list-deleted DIR what else was in DIR"
+            )
         }
         Err(e) if state.landmarks_only && e.raw_os_error() == Some(libc::ESTALE) => {
             format!("of {named} only single files are left, and not this one; nenrin history tells them")
@@ -555,6 +566,6 @@ mod tests {
         assert_eq!(opened(&Dest::Into(path.clone()), &path), Ok(top.join("victim")));
         fs::remove_file(top.join("sub/d")).unwrap();
         let told = opened(&Dest::Itself, &path).unwrap_err().message;
-        assert!(told.contains("sub/d: is not there; restore that directory"), "{told}");
+        assert!(told.contains("sub/d: is not there; make or restore that directory"), "{told}");
     }
 }

@@ -140,7 +140,8 @@ fn a_removed_tree() {
 #[test]
 fn what_cannot_be_restored() {
     restore(&[]).fails(2, &["a path is needed"]);
-    restore(&["x"]).fails(2, &["--at says which state"]);
+    restore(&["x/y z"])
+        .fails(2, &["--at says which state: nenrin history 'x/y z' shows", "--list-deleted x which one"]);
     restore(&["--list-deleted"]).fails(2, &["a directory is needed"]);
     restore(&["--list-deleted", "x", "--force"]).fails(2, &["--list-deleted restores nothing"]);
     restore(&["/proc/version", "--at", "1"]).fails(1, &["not on a nenrin volume"]);
@@ -166,7 +167,7 @@ fn what_cannot_be_restored() {
     restore(&[&f, "--at", &cno, "--to", &place.text("mnt/no/f")]).fails(1, &["mnt/no", "is not there", "--to DEST"]);
     restore(&[&place.text("mnt/d"), "--at", &cno, "--to", &f]).fails(1, &["mnt/f", "is there already"]);
     fs::remove_dir_all(mnt.join("d")).unwrap();
-    restore(&[&place.text("mnt/d/in"), "--at", &cno]).fails(1, &["mnt/d", "restore that directory"]);
+    restore(&[&place.text("mnt/d/in"), "--at", &cno]).fails(1, &["mnt/d", "make or restore that directory"]);
     // Without room: to another, small file system.
     let small = place.sub("small");
     if run("mount", &["-t", "tmpfs", "-o", "size=64k", "none", &small]).code == 0 {
