@@ -551,8 +551,9 @@ fn closes_beside(profile: Profile, count: usize, comes: Comes, which: Which, but
         // No time passes: what was accepted waits for nobody, and who closes only where the device is about to be taken in.
         let is_taken_in = but == 3;
         let is_closed = closer.recv_timeout(if is_taken_in { Duration::ZERO } else { patience() }).is_ok();
-        let is_there = (0..50).any(|_| {
-            thread::sleep(Duration::from_millis(20));
+        // Soon, as a rule; within a second, and each look copies all devices.
+        let is_there = [20, 30, 50, 100, 200, 200, 200, 200].into_iter().any(|millis| {
+            thread::sleep(Duration::from_millis(millis));
             is_there_after_a_cut(&w, "file", &content(1, 300 << 10))
         });
         let ended = is_closed || is_taken_in && w.pass(&fs, 60, || is_answered(&closer));
