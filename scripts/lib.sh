@@ -19,7 +19,7 @@ known() {
 export CARGO_BUILD_JOBS="${CARGO_BUILD_JOBS:-2}"
 
 # Tests are built once, with the switches that the deliberate breaks need.
-export TEST_FEATURES=nenrin-sim/breaks,nenrin-fuzz/breaks
+export TEST_FEATURES=nenrin-sim/breaks,nenrin-fuzz/breaks,nenrin/breaks
 
 # The minor version of the given cargo; nothing when it does not run.
 cargo_minor() {

@@ -22,6 +22,8 @@ pub struct Shown {
     pub now: Then,
     /// In the newest snapshot.
     pub snapshot: Then,
+    /// The number of that.
+    pub snapshot_cno: u64,
 }
 
 /// Who keeps what was replaced.
@@ -29,10 +31,8 @@ pub struct Shown {
 pub enum Keeper {
     /// Any state that shows it.
     State,
-    /// Some of it the newest snapshot alone.
-    Snapshot,
-    /// The checkpoint that was made for that went meanwhile.
-    Nobody,
+    /// Some of it the newest snapshot alone, which has this number.
+    Snapshot(u64),
 }
 
 /// Sees to it that all of a file or tree stays in the past when it is replaced. `shown` tells where states show it, if there is a
@@ -44,7 +44,7 @@ pub fn is_kept(path: &Path, shown: &dyn Fn() -> Option<Shown>) -> Result<Keeper,
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(Keeper::State) };
     let mut walk = Walk { device: meta.dev(), root: path, ask: shown, shown: None };
     walk.look(path, &meta)?;
-    Ok(if walk.shown.is_some() { Keeper::Snapshot } else { Keeper::State })
+    Ok(walk.shown.flatten().map_or(Keeper::State, |shown| Keeper::Snapshot(shown.snapshot_cno)))
 }
 
 /// How far apart two changes are, at least, whose times differ: the kernel's clock for them goes in steps.

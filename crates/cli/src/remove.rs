@@ -17,15 +17,18 @@ use std::os::unix::fs::PermissionsExt;
 const OPEN_MAX: usize = 64;
 /// Names that are tried for what is moved up, where others are there.
 const NAMES_MAX: u32 = 1000;
+/// Names that go before it is asked once more whether to go on.
+pub const NAMES_A_LOOK: u32 = 64;
 
-/// Removes what has a name in a directory, with all that is in it on the file system `device`.
+/// Removes what has a name in a directory, with all that is in it on the file system `device`, as long as `may` says so, which is asked
+/// again and again.
 ///
 /// # Errors
-/// What the kernel says; that something is mounted in it.
-pub fn tree(parent: &impl AsFd, name: &CStr, device: u64) -> io::Result<()> {
+/// What the kernel says; that something is mounted in it; what `may` says.
+pub fn tree(parent: &impl AsFd, name: &CStr, device: u64, may: &mut dyn FnMut() -> io::Result<()>) -> io::Result<()> {
     let Some(mut top) = directory(parent, name, device)? else { return Ok(()) };
     let mut left = names(&mut top)?;
-    let mut moved = Moved { top: top.fd()?, names: Vec::new(), count: 0 };
+    let mut moved = Moved { top: top.fd()?, names: Vec::new(), count: 0, may, looked: 0 };
     while let Some(name) = left.pop() {
         below(&top.fd()?, &name, device, &mut moved, 1)?;
         left.append(&mut moved.names);
@@ -42,9 +45,18 @@ struct Moved<'a> {
     top: BorrowedFd<'a>,
     names: Vec<CString>,
     count: u32,
+    /// Whether to go on, and for how many names that was not asked.
+    may: &'a mut dyn FnMut() -> io::Result<()>,
+    looked: u32,
 }
 
 impl Moved<'_> {
+    /// One more name is about to go.
+    fn look(&mut self) -> io::Result<()> {
+        self.looked += 1;
+        if self.looked % NAMES_A_LOOK == 0 { (self.may)() } else { Ok(()) }
+    }
+
     /// Moves what has a name in a directory of the tree. Whatever is moved by that lies in the tree, and goes with it.
     fn take(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
         // What holds nothing goes at once.
@@ -83,6 +95,7 @@ fn below(parent: &impl AsFd, name: &CStr, device: u64, moved: &mut Moved<'_>, de
 }
 
 fn entered(parent: &impl AsFd, name: &CStr, device: u64, moved: &mut Moved<'_>, depth: usize) -> io::Result<()> {
+    moved.look()?;
     let Some(mut listed) = directory(parent, name, device)? else { return Ok(()) };
     if depth == OPEN_MAX {
         return moved.take(parent.as_fd(), name);
@@ -137,7 +150,7 @@ mod tests {
     fn removed(parent: &Path, name: &CStr) -> io::Result<()> {
         let parent = File::open(parent)?;
         let device = parent.metadata()?.dev();
-        tree(&parent, name, device)
+        tree(&parent, name, device, &mut || Ok(()))
     }
 
     /// A directory that holds something and that its owner may only read and enter.
@@ -167,13 +180,47 @@ mod tests {
         // What is mounted in it lies on another file system.
         let parent = File::open(dir.path()).unwrap();
         let other = parent.metadata().unwrap().dev() + 1;
-        assert!(tree(&parent, c"top", other).unwrap_err().to_string().contains("mounted") && top.exists());
+        assert!(
+            tree(&parent, c"top", other, &mut || Ok(())).unwrap_err().to_string().contains("mounted") && top.exists()
+        );
         removed(dir.path(), c"top").unwrap();
         removed(dir.path(), c"link").unwrap();
         assert!(!top.exists() && fs::symlink_metadata(dir.path().join("link")).is_err());
         assert!(sings(&outside));
         assert_eq!(removed(dir.path(), c"top").unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::set_permissions(&outside, Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// Who has it removed may think better of it meanwhile, wherever it is by then.
+    #[test]
+    fn it_is_asked_again_whether_to_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let count = || walk(&dir.path().join("top"));
+        fn walk(at: &Path) -> u32 {
+            let below = |e: fs::DirEntry| 1 + if e.path().is_dir() { walk(&e.path()) } else { 0 };
+            fs::read_dir(at).map_or(0, |all| all.map(|e| below(e.unwrap())).sum())
+        }
+        for stop in [1, 2, u32::MAX] {
+            for name in 0..3 * NAMES_A_LOOK {
+                let sub = dir.path().join(format!("top/{}", name % 7));
+                fs::create_dir_all(&sub).unwrap();
+                fs::write(sub.join(name.to_string()), "").unwrap();
+            }
+            let (all, mut asked) = (count(), 0);
+            let mut may = || {
+                asked += 1;
+                if asked == stop { Err(io::Error::other("no more")) } else { Ok(()) }
+            };
+            let parent = File::open(dir.path()).unwrap();
+            let done = tree(&parent, c"top", parent.metadata().unwrap().dev(), &mut may);
+            if stop == u32::MAX {
+                assert!(done.is_ok() && asked == all / NAMES_A_LOOK && count() == 0, "{asked}");
+            } else {
+                assert_eq!((done.unwrap_err().to_string(), asked), ("no more".into(), stop));
+                // What is being emptied has been counted, and is there still.
+                assert!((0..=1).contains(&(count() + stop * NAMES_A_LOOK - 1 - all)), "{} of {all}", count());
+            }
+        }
     }
 
     /// As deep as names of one letter lead, and deeper: beside what is called as what is moved up.

@@ -20,6 +20,7 @@
 mod attributes;
 mod hidden;
 mod in_place;
+mod kept;
 mod names;
 mod place;
 mod reading;
@@ -28,10 +29,13 @@ mod spot;
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::less::{self, Shown};
 use crate::output::shell_quoted;
-use attributes::{Xattr, has_access_list, is_privileged, mode_then, xattrs_of};
+use attributes::{Had, has_access_list, is_privileged, mode_then, xattrs_of};
 pub use hidden::{has_hidden, is_hidden};
+use kept::Done;
+pub use kept::{Rest, Unkept};
 pub use names::names_in;
 use names::{Names, takes_no_link};
+use nenrin_core::breaks::{Break, broken};
 pub use place::exists;
 use place::{Left, Place, Stop, is_replaceable};
 use reading::Reading;
@@ -83,6 +87,8 @@ pub struct Restored {
     pub beyond_count: u64,
     /// Who keeps what was replaced.
     pub keeper: less::Keeper,
+    /// Why that is not known any more, where it is not.
+    pub unkept: Option<Unkept>,
     /// Files that had more names than came back, and these may stand for something now: a path of each from what was copied.
     pub parted_then: BTreeSet<PathBuf>,
     /// Files of which a name was replaced, and others keep what they have, in the same way.
@@ -198,42 +204,6 @@ impl Lack {
     }
 }
 
-/// What was made beside the destination and could not be removed in the end.
-#[derive(Debug)]
-pub struct Rest {
-    /// The directory.
-    pub path: PathBuf,
-    /// What was replaced is in it, or what is left of that.
-    pub has_replaced: bool,
-    /// It was not to be removed, since no checkpoint has it any more.
-    pub is_unkept: bool,
-    /// Why it stayed.
-    pub why: String,
-}
-
-impl Rest {
-    /// Removes what is in the private directory by now, but what was replaced and is kept nowhere else.
-    fn of(place: &Place<'_>, has_replaced: bool, is_unkept: bool) -> Option<Self> {
-        let why = match has_replaced && is_unkept {
-            true => "the checkpoint that was to keep it went meanwhile, for want of room or since somebody deleted it"
-                .into(),
-            false => place.tidy().err()?.to_string(),
-        };
-        Some(Self { path: place.shown(), has_replaced, is_unkept, why })
-    }
-}
-
-impl std::fmt::Display for Rest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (path, why) = (self.path.display(), &self.why);
-        match self.has_replaced {
-            true if self.is_unkept => write!(f, "what was replaced is in {path}, and was not removed: {why}"),
-            true => write!(f, "what was replaced could not be removed: what is left of it is in {path}: {why}"),
-            false => write!(f, "{path} could not be removed: {why}"),
-        }
-    }
-}
-
 /// What a copy tells, and asks for.
 pub struct Calls<'a> {
     /// Device number of the volume that is copied from.
@@ -247,8 +217,9 @@ pub struct Calls<'a> {
     pub sync: Option<&'a mut dyn FnMut() -> Result<(), Fail>>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint; it was synced.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
-    /// Whether the checkpoint that was made for that is there still: meanwhile it may go for want of room, or be deleted.
-    pub is_kept: &'a dyn Fn() -> bool,
+    /// Whether the checkpoint that was made for that is there still, and the snapshot where that is the keeper: meanwhile a checkpoint may
+    /// go for want of room, and either be deleted.
+    pub is_kept: &'a dyn Fn(less::Keeper) -> Result<bool, Fail>,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
     pub fits: &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>,
     /// Where the newest state and the newest snapshot show what is about to be replaced, if there is a snapshot.
@@ -268,7 +239,6 @@ pub fn copy(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Resu
 }
 
 fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result<Restored, Fail> {
-    let replace = there != There::Stays;
     let known = match there {
         There::Changes => Some(in_place::same_file(from, to)?),
         There::Goes => fs::symlink_metadata(to.there()).ok(),
@@ -280,7 +250,7 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
     let keeper = Cell::new(less::Keeper::State);
     let mut keep = || {
         let print = less::sync(&to.there())?;
-        if !kept.as_ref().is_some_and(|kept| kept.is(&print) && (calls.is_kept)()) {
+        if !kept.as_ref().is_some_and(|kept| kept.is(&print)) || !(calls.is_kept)(less::Keeper::State)? {
             (calls.keep)()?;
             kept = Some(print);
         }
@@ -292,96 +262,68 @@ fn copied(from: &Path, to: &Spot, there: There, calls: &mut Calls<'_>) -> Result
     work.is_same_volume = place.is_same_volume;
     (work.volume, work.is_of_user) = (calls.volume, calls.is_of_user);
     work.salvages = calls.salvage;
+    if there == There::Goes && broken(Break::ReplacedGoesFirst) {
+        place.clear();
+    }
     let result = work.copy(from, &place.copy(), Path::new(""));
-    let (copied, left_out, salvaged, unfit, names) =
-        (work.copied, work.left_out, work.salvaged, work.unfit, work.names);
+    let (mut all, names, had) = work.ended();
     // What is there instead has no past either.
-    let result = match left_out.first().filter(|_| known.is_some()) {
+    let result = match all.left_out.first().filter(|_| known.is_some()) {
         Some(left) => result.and(Err(lost(left))),
         None => result,
     };
-    let result = result.and_then(|()| (calls.fits)(&left_out));
+    let result = result.and_then(|()| (calls.fits)(&all.left_out));
     let mut sync = || calls.sync.as_mut().map_or(Ok(()), |sync| sync());
     let result = result.map_err(Stop::Before).and_then(|()| match there {
-        There::Changes => place.give(known.as_ref(), &mut sync, &mut keep).map(|()| false),
-        _ => place.take_name(replace, &mut sync, &mut keep),
+        There::Changes => place.give(known.as_ref(), had.as_ref(), &mut sync, &mut keep).map(|lost| {
+            (all.copied.owners_lost, all.copied.permissions_lost) = (lost.owner.into(), lost.permissions.into());
+            Done::Changed
+        }),
+        _ => place.take_name(there == There::Goes, &mut sync, &mut keep),
     });
+    all.keeper = keeper.get();
+    if there != There::Changes {
+        all.parted_then = names.elsewhere();
+    }
+    match result {
+        Ok(done) => Ok(ended(&place, done, all, calls)),
+        Err(stop) => Err(given_up(&place, to, stop)),
+    }
+}
+
+/// What was replaced goes, and is told of before.
+fn ended(place: &Place<'_>, done: Done, all: Restored, calls: &Calls<'_>) -> Restored {
+    let mut replaced = Names::default();
+    let (mut beyond, mut beyond_count) = (Vec::new(), 0);
+    if done == Done::Replaced {
+        replaced.note_all(&place.copy(), Path::new(""));
+        (beyond, beyond_count) = kept::beyond(place, calls.stop);
+    }
+    let is_there = |path: &PathBuf| fs::symlink_metadata(place.there().join(path)).is_ok();
+    let parted_now = replaced.elsewhere().into_iter().filter(is_there).collect();
+    // Last of all, since nothing else has what goes then.
+    let (rest, unkept) = kept::end(place, done, all.keeper, calls.is_kept);
+    Restored { beyond, beyond_count, parted_now, rest, unkept, ..all }
+}
+
+/// What was copied in vain goes, and what else lies where it was made is told.
+fn given_up(place: &Place<'_>, to: &Spot, stop: Stop) -> Fail {
     let here = |e: Fail| Fail {
         message: e.message.replace(&place.copy().display().to_string(), &to.shown().display().to_string()),
         ..e
     };
-    match result {
-        Ok(has_replaced) => {
-            let mut replaced = Names::default();
-            if has_replaced {
-                replaced.note_all(&place.copy(), Path::new(""));
-            }
-            let is_there = |path: &PathBuf| fs::symlink_metadata(place.there().join(path)).is_ok();
-            let (mut beyond, mut beyond_count) = (Vec::new(), 0);
-            if has_replaced {
-                look_beyond(&place.copy(), &place.there(), Path::new(""), &mut |path| {
-                    beyond_count += 1;
-                    if beyond.len() < BEYOND_MAX {
-                        beyond.push(path);
-                    }
-                    !(calls.stop)()
-                });
-            }
-            // Last of all, since nothing else has what goes then.
-            let is_unkept = (has_replaced || there == There::Changes) && !(calls.is_kept)();
-            let rest = Rest::of(&place, has_replaced, is_unkept);
-            Ok(Restored {
-                copied,
-                left_out,
-                salvaged,
-                unfit,
-                rest,
-                beyond,
-                beyond_count,
-                keeper: if is_unkept { less::Keeper::Nobody } else { keeper.get() },
-                parted_then: if there == There::Changes { BTreeSet::new() } else { names.elsewhere() },
-                parted_now: replaced.elsewhere().into_iter().filter(is_there).collect(),
-            })
+    match stop {
+        Stop::Before(e) | Stop::After(e, Left::Nothing) => {
+            // Whatever else is wrong. After that there is nothing in it.
+            let _ = place.tidy(&mut || Ok(()));
+            here(e)
         }
-        Err(Stop::Before(e)) => {
-            // What was copied in vain goes, whatever else is wrong.
-            let _ = place.tidy();
-            Err(here(e))
-        }
-        Err(Stop::After(e, Left::Nothing)) => {
-            // There is nothing in it.
-            let _ = place.tidy();
-            Err(here(e))
-        }
-        Err(Stop::After(e, left)) => {
-            let (e, hidden) = (here(e), place.shown());
+        Stop::After(e, left) => {
+            let (e, kept) = (here(e), place.named());
             let what = if left == Left::Replaced { "was there before" } else { "had its name meanwhile" };
-            Err(Fail { message: format!("{}; what {what} is in {}", e.message, hidden.display()), ..e })
+            Fail { message: format!("{}; what {what} is in {}", e.message, kept.display()), ..e }
         }
     }
-}
-
-/// Names of what was replaced and is not there any more that are told.
-const BEYOND_MAX: usize = 5;
-
-/// Tells the names that an old directory has and a new one, or what is there instead, has not, as far as both can be read, until `each`
-/// says to stop.
-fn look_beyond(old: &Path, new: &Path, below: &Path, each: &mut dyn FnMut(PathBuf) -> bool) -> bool {
-    let is_directory = |at: &Path| fs::symlink_metadata(at).is_ok_and(|m| m.is_dir());
-    if !is_directory(old) {
-        return true;
-    }
-    let (has_names, entries) = (is_directory(new), fs::read_dir(old).into_iter().flatten().flatten());
-    let mut entries: Vec<_> = entries.map(|e| (e.file_name(), e.file_type().is_ok_and(|t| t.is_dir()))).collect();
-    entries.sort();
-    entries.into_iter().all(|(name, is_dir)| {
-        let (path, there) = (below.join(&name), new.join(&name));
-        let is_gone = || fs::symlink_metadata(&there).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
-        if !has_names || is_gone() {
-            return each(path);
-        }
-        !is_dir || look_beyond(&old.join(&name), &there, &path, each)
-    })
 }
 
 /// What cannot be had cannot take the place of what is there.
@@ -445,6 +387,17 @@ struct Work<'a> {
     bad: Vec<(u64, u64)>,
     salvaged: Vec<Salvaged>,
     unfit: Vec<Unfit>,
+    /// What the first of all had, which is a file or the root of a tree.
+    had: Option<Had>,
+}
+
+/// What is known of something before it is made.
+struct Known {
+    had: Had,
+    /// An access list is shown of it.
+    has_list: bool,
+    /// It is another name of what is there, where no link can be made.
+    is_parted: bool,
 }
 
 /// At which end copying of content failed.
@@ -484,15 +437,50 @@ impl<'a> Work<'a> {
             bad: Vec::new(),
             salvaged: Vec::new(),
             unfit: Vec::new(),
+            had: None,
         }
     }
 
-    /// Copies what is at `from`, which is `path` from the root of all that is copied.
+    /// What was copied; names of it; what the first of all had.
+    fn ended(self) -> (Restored, Names, Option<Had>) {
+        let restored = Restored {
+            copied: self.copied,
+            left_out: self.left_out,
+            salvaged: self.salvaged,
+            unfit: self.unfit,
+            rest: None,
+            beyond: Vec::new(),
+            beyond_count: 0,
+            keeper: less::Keeper::State,
+            unkept: None,
+            parted_then: BTreeSet::new(),
+            parted_now: BTreeSet::new(),
+        };
+        (restored, self.names, self.had)
+    }
+
+    /// Copies what is at `from`, which is `path` from the root of all that is copied. As deep as a tree may be, what this takes of the
+    /// stack it takes for each directory above: so what is done for each by itself is done elsewhere.
     fn copy(&mut self, from: &Path, to: &Path, path: &Path) -> Result<(), Fail> {
         if (self.stop)() {
             return Err(stopped());
         }
-        let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(()) };
+        let Some(known) = self.begun(from, to, path)? else { return Ok(()) };
+        let is_made = match known.had.meta.is_dir() {
+            true => self.directory(from, to, path)?,
+            false => self.file(from, to, &known.had.meta)?,
+        };
+        if is_made {
+            self.made_of(*known, from, to, path)?;
+        }
+        (self.progress)(&self.copied);
+        Ok(())
+    }
+
+    /// What is known of it; nothing where it is left out, or was made as another name of what is there.
+    #[inline(never)]
+    fn begun(&mut self, from: &Path, to: &Path, path: &Path) -> Result<Option<Box<Known>>, Fail> {
+        let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(None) };
         let is_parted = match self.links.get(&meta.ino()).map(|first| fs::hard_link(first, to)) {
             None => false,
             Some(Err(e)) if !self.is_same_volume && takes_no_link(&e) => true,
@@ -500,7 +488,7 @@ impl<'a> Work<'a> {
                 if self.made(from, to, linked)?.is_some() {
                     self.names.note(path, &meta);
                 }
-                return Ok(());
+                return Ok(None);
             }
         };
         // First, since nothing is made of what has to be left out.
@@ -511,34 +499,41 @@ impl<'a> Work<'a> {
             }
             other => other,
         };
-        let Some(mut xattrs) = self.known(from, listed)? else { return Ok(()) };
+        let Some(mut xattrs) = self.known(from, listed)? else { return Ok(None) };
         xattrs.retain(|(name, _)| !is_privileged(name, self.is_of_user));
         let has_list = has_access_list(&xattrs);
-        let Some(mode) = self.known(from, mode_then(from, &meta, &mut xattrs))? else { return Ok(()) };
-        let is_made = if meta.is_dir() { self.directory(from, to, path)? } else { self.file(from, to, &meta)? };
-        if is_made {
-            let is_link = meta.file_type().is_symlink();
-            self.copied.links_lost += u64::from(is_parted);
-            // Of a device node the past shows none, whether they are others now or not.
-            let is_device = meta.file_type().is_char_device() || meta.file_type().is_block_device();
-            let is_more = |mode: u32| mode & 0o7777 != meta.mode() & 0o7777 || has_list != has_access_list(&xattrs);
-            self.copied.permissions_back += u64::from(mode.is_some_and(is_more) && !is_link && !is_device);
-            let unfit = self.attributes(to, &meta, mode, &xattrs)?;
-            if !unfit.is_empty() {
-                self.unfit.push(Unfit { path: from.to_owned(), attributes: unfit });
-            }
-            if meta.is_dir() {
-                self.copied.directories += 1;
-            } else {
-                self.copied.files += 1;
-                self.names.note(path, &meta);
-                if meta.nlink() > 1 {
-                    self.links.insert(meta.ino(), to.to_owned());
-                }
-            }
+        let Some(told) = self.known(from, mode_then(from, &meta, &mut xattrs))? else { return Ok(None) };
+        Ok(Some(Box::new(Known { had: Had { meta, told, xattrs }, has_list, is_parted })))
+    }
+
+    /// Gives what was made everything but content, and counts it.
+    #[inline(never)]
+    fn made_of(&mut self, known: Known, from: &Path, to: &Path, path: &Path) -> Result<(), Fail> {
+        let Known { had, has_list, is_parted } = known;
+        self.copied.links_lost += u64::from(is_parted);
+        self.copied.permissions_back += u64::from(is_more(&had, has_list));
+        let unfit = self.attributes(to, &had)?;
+        if !unfit.is_empty() {
+            self.unfit.push(Unfit { path: from.to_owned(), attributes: unfit });
         }
-        (self.progress)(&self.copied);
+        self.count(to, path, &had.meta);
+        if self.depth == 0 {
+            self.had = Some(had);
+        }
         Ok(())
+    }
+
+    /// Counts what is at `to` now.
+    fn count(&mut self, to: &Path, path: &Path, meta: &Metadata) {
+        if meta.is_dir() {
+            self.copied.directories += 1;
+            return;
+        }
+        self.copied.files += 1;
+        self.names.note(path, meta);
+        if meta.nlink() > 1 {
+            self.links.insert(meta.ino(), to.to_owned());
+        }
     }
 
     /// What was read of `from`; nothing where it cannot be had, and the rest of what is copied can do without.
@@ -587,6 +582,7 @@ impl<'a> Work<'a> {
     }
 
     /// The same of anything else.
+    #[inline(never)]
     fn file(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<bool, Fail> {
         let kind = meta.file_type();
         if kind.is_file() {
@@ -727,6 +723,15 @@ impl<'a> Work<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether something had other permissions than it has now, which are shown; `has_list`: an access list is, too.
+fn is_more(had: &Had, has_list: bool) -> bool {
+    let (meta, kind) = (&had.meta, had.meta.file_type());
+    // Of a device node the past shows none, whether they are others now or not.
+    let has_none = kind.is_symlink() || kind.is_char_device() || kind.is_block_device();
+    let is_other = |mode: u32| mode & 0o7777 != meta.mode() & 0o7777 || has_list != has_access_list(&had.xattrs);
+    !has_none && had.told.is_some_and(is_other)
 }
 
 /// Adds a range of bytes that cannot be read, which follows all others.

@@ -742,6 +742,10 @@ pub enum Break {
     NewNodesUnreserved,
     /// Of a name that is gone each checkpoint is asked whether it is known there what it stood for.
     EachStateAsked,
+    /// A restore removes what it replaces before it has made the copy.
+    ReplacedGoesFirst,
+    /// A restore removes what it replaces whatever became of the checkpoint that keeps it.
+    UnkeptRemoved,
 }
 
 #[cfg(feature = "breaks")]

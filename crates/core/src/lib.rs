@@ -2,10 +2,7 @@
 //! It sees no FUSE, no io_uring, no wall clock and no stdout.
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "breaks")]
 pub mod breaks;
-#[cfg(not(feature = "breaks"))]
-mod breaks;
 pub mod check;
 mod content;
 mod covered;

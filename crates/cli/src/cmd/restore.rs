@@ -9,7 +9,7 @@ use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::less::{Keeper, Shown};
 use crate::mounts::{Mount, User};
 use crate::output::{self, Progress, shell_quoted};
-use crate::restore::{self, Calls, Copied, Lack, LeftOut, Spot, There};
+use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored, Spot, There};
 use crate::shelf::Shelf;
 use crate::size::show_bytes;
 use crate::teller::Teller;
@@ -69,7 +69,8 @@ pub const COMMAND: Command = Command {
             What keeps less history (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest\n\
             snapshot shows it.\n\
             Until when the rule keeps what was replaced is told (in JSON replaced_kept_until). Where its checkpoint goes during the copy\n\
-            another one is made; where that goes, too, what was replaced stays, it is told where, and the exit code is 1.\n\
+            another one is made; where that goes, too, or nobody can say whether it is there, what was replaced, or what is left of it,\n\
+            stays in DEST.kept-by-restore, it is told why, and the exit code is 1.\n\
             A full volume lets history go, also of a state that is being read, and the checkpoint that has what was replaced. Stop writing\n\
             to it, keep the state that you need by nenrin snapshot create --of N DIR NAME, then restore.\n\
             What the state does not know of a tree, what is damaged of it, what you may not read, device nodes, which only root may make,\n\
@@ -154,9 +155,18 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             let to = exact.map(Dest::Exactly).or(to.map(Dest::Into)).unwrap_or(Dest::Itself);
             bring_back(path, &at, &to, how, json)
         }
-        (false, Some(_), None) => Err(COMMAND.misuse("--at says which state")),
+        (false, Some(path), None) => Err(COMMAND.misuse(which_state(path))),
         (false, None, _) => Err(COMMAND.misuse("a path is needed")),
     }
+}
+
+/// How to find the state, for who does not know it.
+fn which_state(path: &Path) -> String {
+    let (dir, path) = (shell_quoted(mounts::above(path)), shell_quoted(path));
+    format!(
+        "--at says which state: nenrin history {path} shows them, nenrin restore --list-deleted {dir} which one had last what is \
+         missing there"
+    )
 }
 
 /// What a user wants to be done.
@@ -308,7 +318,7 @@ fn shown_by_states(teller: &mut Teller, spot: &Spot) -> Option<Shown> {
     let inside = from_root(&mount, &real, Path::new(spot.name()))?;
     let shelf = Shelf::of(&mount).ok()?;
     let by = |state: &CheckpointData| Then::new(shelf.root(state.cno), inside.clone()).ok();
-    Some(Shown { now: by(all.last()?)?, snapshot: by(snapshot)? })
+    Some(Shown { now: by(all.last()?)?, snapshot: by(snapshot)?, snapshot_cno: snapshot.cno })
 }
 
 /// Whether a state, which is called so, has what is asked for.
@@ -319,7 +329,9 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
         }
         Ok(_) => return Ok(()),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            format!("was not there in {named}; nenrin history shows when it was")
+            format!(
+                "was not there in {named}; nenrin history shows when it was, nenrin restore --list-deleted DIR what else was in DIR"
+            )
         }
         Err(e) if state.landmarks_only && e.raw_os_error() == Some(libc::ESTALE) => {
             format!("of {named} only single files are left, and not this one; nenrin history tells them")
@@ -364,98 +376,164 @@ impl Keeping {
         Ok(())
     }
 
-    /// Whether it is there still. Nobody who cannot say so is believed.
-    fn is_there(&self, teller: &mut Teller) -> bool {
+    /// Whether it is there still, and the snapshot where that is who keeps what is replaced.
+    fn is_there(&self, by: Keeper, teller: &mut Teller) -> Result<bool, Fail> {
         let made = self.made.borrow();
-        let mut is = |cno: u64| teller.find(&cno.to_string()).is_ok_and(|now| now.cno == cno && !now.landmarks_only);
-        made.as_ref().is_some_and(|(made, _)| is(made.cno))
+        let Some((made, _)) = made.as_ref() else { return Ok(false) };
+        Ok(has_state(teller, made.cno, false)?
+            && match by {
+                Keeper::State => true,
+                Keeper::Snapshot(cno) => has_state(teller, cno, true)?,
+            })
     }
 }
 
-fn bring_back(path: &Path, at: &str, to: &Dest, How { there, salvage, in_use }: How, json: bool) -> Outcome {
-    let force = there != There::Stays;
-    let (mut teller, mount, inside) = told_by(path)?;
-    let state = teller.find(at)?;
-    let root = Shelf::of(&mount)?.root(state.cno);
-    if inside.as_os_str().is_empty() && matches!(to, Dest::Itself) {
-        return Err(Fail::at(
-            path.display(),
-            "is all of the volume; --to DEST restores it beside, or name what is missing",
-        ));
-    }
-    let dest = &*to.place(path, &mount, &inside)?;
-    let then = Then::new(root, inside.clone()).at(path.display())?;
-    let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
-    is_there(path, &then, &state, &named).map_err(|e| match named_then(&mut teller, &inside, state.cno) {
-        Some(was) => {
-            let (was, cno) = (shell_quoted(&mount.point.join(was)), state.cno);
-            let (to, dest) = (if dest.is_dir() { "--as" } else { "--to" }, shell_quoted(dest));
-            let text = format!("had another name in {named}: nenrin restore {was} --at {cno} {to} {dest}");
-            Fail { message: format!("{}: {text}", path.display()), ..e }
+/// Whether there is all of a state, as a snapshot where that is asked for.
+fn has_state(teller: &mut Teller, cno: u64, as_snapshot: bool) -> Result<bool, Fail> {
+    let is =
+        |state: &CheckpointData| state.cno == cno && !state.landmarks_only && (state.name.is_some() || !as_snapshot);
+    match (teller.find(&cno.to_string()), teller) {
+        (Ok(state), _) => Ok(is(&state)),
+        // There is none, or nobody says so: whoever lists them all does.
+        (Err(_), Teller::Owner(owner)) => {
+            let all: Vec<CheckpointData> = owner.call(&Request::Checkpoints)?;
+            Ok(all.iter().any(is))
         }
-        None => e,
-    })?;
+        (Err(e), Teller::Mount(_)) => Err(e),
+    }
+}
+
+/// What is asked for, and where it was found.
+struct Asked<'a> {
+    path: &'a Path,
+    mount: Mount,
+    /// The path from the root of the volume.
+    inside: PathBuf,
+    state: CheckpointData,
+    /// What the state is called.
+    named: String,
+    /// Where the state has it.
+    then: Then,
+    /// Where it comes to lie.
+    dest: PathBuf,
+    to: &'a Dest,
+}
+
+impl<'a> Asked<'a> {
+    fn find(path: &'a Path, at: &str, to: &'a Dest) -> Result<(Teller, Self), Fail> {
+        let (mut teller, mount, inside) = told_by(path)?;
+        let state = teller.find(at)?;
+        let root = Shelf::of(&mount)?.root(state.cno);
+        if inside.as_os_str().is_empty() && matches!(to, Dest::Itself) {
+            let text = "is all of the volume; --to DEST restores it beside, or name what is missing";
+            return Err(Fail::at(path.display(), text));
+        }
+        let dest = to.place(path, &mount, &inside)?;
+        let then = Then::new(root, inside.clone()).at(path.display())?;
+        let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
+        let asked = Self { path, mount, inside, state, named, then, dest, to };
+        asked.is_there(&mut teller).map(|()| (teller, asked))
+    }
+
+    /// Whether the state has it; under which other name, where it has not.
+    fn is_there(&self, teller: &mut Teller) -> Result<(), Fail> {
+        is_there(self.path, &self.then, &self.state, &self.named).map_err(|e| {
+            let Some(was) = named_then(teller, &self.inside, self.state.cno) else { return e };
+            let (was, cno, dest) = (shell_quoted(&self.mount.point.join(was)), self.state.cno, &self.dest);
+            let (to, named) = (if dest.is_dir() { "--as" } else { "--to" }, &self.named);
+            let text =
+                format!("had another name in {named}: nenrin restore {was} --at {cno} {to} {}", shell_quoted(dest));
+            Fail { message: format!("{}: {text}", self.path.display()), ..e }
+        })
+    }
+
+    /// Asks the owner of the volume for something that a replacement needs.
+    fn ask(&self, teller: &RefCell<Teller>, request: &Request) -> Result<serde_json::Value, Fail> {
+        let Teller::Owner(owner) = &mut *teller.borrow_mut() else {
+            let text = "has to go to a checkpoint before it is replaced, which only root and the user who mounted the \
+                        volume may ask for; --to DEST restores beside it";
+            return Err(Fail::at(self.dest.display(), text));
+        };
+        owner.call::<serde_json::Value>(request)
+    }
+
+    /// A failure, with the path as it was asked for, and what helps.
+    fn told(&self, e: Fail, is_same_volume: bool) -> Fail {
+        let (from, path) = (self.then.path(), self.path.to_string_lossy());
+        let e = restore::with_way_out(e, &self.dest, is_same_volume);
+        let e = Fail { message: e.message.replace(&*from.to_string_lossy(), &path), ..e };
+        restore::with_plain_copy(e, &from, &self.dest)
+    }
+}
+
+fn bring_back(path: &Path, at: &str, to: &Dest, how: How, json: bool) -> Outcome {
+    let (teller, asked) = Asked::find(path, at, to)?;
+    let (dest, there) = (&*asked.dest, how.there);
     let is_around_us = there == There::Goes && is_around_us(dest);
     // As the kernel lists it: what is at its path by now the user may have changed who serves it.
-    let volume = mounts::number_of(&mount.device).ok_or_else(|| Fail::at(mount.point.display(), "is of no device"))?;
-    let spot = to.open(dest, &mount, &inside)?;
+    let no_device = || Fail::at(asked.mount.point.display(), "is of no device");
+    let volume = mounts::number_of(&asked.mount.device).ok_or_else(no_device)?;
+    let spot = to.open(dest, &asked.mount, &asked.inside)?;
     is_to_be_trusted(&spot)?;
     let is_same_volume = spot.device() == volume;
-    if !force && spot.is_taken() {
+    if there == There::Stays && spot.is_taken() {
         return Err(restore::exists(dest, is_same_volume));
     }
     let users = users_of(&spot, there);
-    if !in_use {
+    if !how.in_use {
         database::is_at_rest(&spot, &users)?;
     }
     // Whoever ends this finds nothing half done.
     sys::block_ending_signals().at("signals")?;
-    let from = then.path();
-    let has_owner = matches!(teller, Teller::Owner(_));
-    let teller = RefCell::new(teller);
-    let ask = |request: &Request| {
-        let Teller::Owner(owner) = &mut *teller.borrow_mut() else {
-            let text = "has to go to a checkpoint before it is replaced, which only root and the user who mounted the \
-                        volume may ask for; --to DEST restores beside it";
-            return Err(Fail::at(dest.display(), text));
-        };
-        owner.call::<serde_json::Value>(request)
-    };
-    let keeping = Keeping { shelf: Shelf::of(&mount)?, made: RefCell::default() };
-    let mut sync = || ask(&Request::Sync).map(drop);
-    let mut progress = Progress::new();
-    let mut calls = Calls {
-        volume,
-        is_of_user: mount.user != 0 && sys::euid() == 0,
-        progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
-        sync: if has_owner { Some(&mut sync) } else { None },
-        keep: &mut || keeping.note(ask(&Request::CheckpointCreate { name: None })?),
-        is_kept: &|| keeping.is_there(&mut teller.borrow_mut()),
-        fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
-            false => Ok(()),
-            true => is_still_there(&mut teller.borrow_mut(), &state),
-        },
-        shown: &|| shown_by_states(&mut teller.borrow_mut(), &spot),
-        stop: &sys::ending_signal_waits,
-        salvage,
-    };
-    let restored = restore::copy(&from, &spot, there, &mut calls)
-        .map_err(|e| restore::with_way_out(e, dest, is_same_volume))
-        .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })
-        .map_err(|e| restore::with_plain_copy(e, &from, dest))?;
-    drop(progress);
+    let keeping = Keeping { shelf: Shelf::of(&asked.mount)?, made: RefCell::default() };
+    let restored = copied(&asked, &spot, (volume, how), &RefCell::new(teller), &keeping)
+        .map_err(|e| asked.told(e, is_same_volume))?;
     tell_users(&users, dest, there);
-    database::tell_logs(&CameBack { dest, from: &from, path, cno: state.cno, is_same_volume });
+    let from = asked.then.path();
+    database::tell_logs(&CameBack { dest, from: &from, path, cno: asked.state.cno, is_same_volume });
     if is_around_us {
         output::notice("the directory that you are in was replaced: cd \"$PWD\" enters the new one, if that has it");
     }
-    let is_itself = matches!(to, Dest::Itself);
-    let kept_in = keeping.made.into_inner().map(|(made, _)| made).filter(|_| restored.keeper == Keeper::State);
-    restored::tell(
-        restored,
-        &CameFrom { path, from: &from, dest, state: &state, named: &named, there, is_itself, kept_in },
-        json,
-    )
+    let came = CameFrom {
+        path,
+        from: &from,
+        dest,
+        state: &asked.state,
+        named: &asked.named,
+        there,
+        is_itself: matches!(asked.to, Dest::Itself),
+        kept_in: keeping.made.into_inner().map(|(made, _)| made).filter(|_| restored.unkept.is_none()),
+    };
+    restored::tell(restored, &came, json)
+}
+
+/// Copies what is asked for from the volume, which has this device number.
+fn copied(
+    asked: &Asked<'_>,
+    spot: &Spot,
+    (volume, how): (u64, How),
+    teller: &RefCell<Teller>,
+    keeping: &Keeping,
+) -> Result<Restored, Fail> {
+    let has_owner = matches!(*teller.borrow(), Teller::Owner(_));
+    let mut sync = || asked.ask(teller, &Request::Sync).map(drop);
+    let mut progress = Progress::new();
+    let mut calls = Calls {
+        volume,
+        is_of_user: asked.mount.user != 0 && sys::euid() == 0,
+        progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
+        sync: if has_owner { Some(&mut sync) } else { None },
+        keep: &mut || keeping.note(asked.ask(teller, &Request::CheckpointCreate { name: None })?),
+        is_kept: &|by: Keeper| keeping.is_there(by, &mut teller.borrow_mut()),
+        fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
+            false => Ok(()),
+            true => is_still_there(&mut teller.borrow_mut(), &asked.state),
+        },
+        shown: &|| shown_by_states(&mut teller.borrow_mut(), spot),
+        stop: &sys::ending_signal_waits,
+        salvage: how.salvage,
+    };
+    restore::copy(&asked.then.path(), spot, how.there, &mut calls)
 }
 
 #[cfg(test)]
@@ -488,6 +566,6 @@ mod tests {
         assert_eq!(opened(&Dest::Into(path.clone()), &path), Ok(top.join("victim")));
         fs::remove_file(top.join("sub/d")).unwrap();
         let told = opened(&Dest::Itself, &path).unwrap_err().message;
-        assert!(told.contains("sub/d: is not there; restore that directory"), "{told}");
+        assert!(told.contains("sub/d: is not there; make or restore that directory"), "{told}");
     }
 }

@@ -51,22 +51,21 @@ impl CameFrom<'_> {
 
 /// Tells it; the exit code is that of a failure where what is there is not all that was, or more than that.
 pub(super) fn tell(restored: Restored, came: &CameFrom<'_>, json: bool) -> Outcome {
-    tell_lacking(&restored, came);
+    lacking(&restored, came).iter().for_each(output::notice);
     tell_changed(&restored.copied);
     if restored.beyond_count > 0 {
         output::notice(went_with(&restored.beyond, restored.beyond_count, came.named, &kept_by(&restored, came)));
     }
     let parted = parted(&restored.parted_then, &restored.parted_now, came.dest, came.is_itself);
     tell_parted(&parted);
-    let Restored { left_out, salvaged, unfit, rest, keeper, .. } = &restored;
-    let is_all = left_out.is_empty() && salvaged.is_empty() && unfit.is_empty() && rest.is_none();
-    let is_all = is_all && *keeper != Keeper::Nobody;
+    let Restored { left_out, salvaged, unfit, rest, unkept, .. } = &restored;
+    let is_all = left_out.is_empty() && salvaged.is_empty() && unfit.is_empty() && rest.is_none() && unkept.is_none();
     if json {
         output::json(&as_json(&restored, came, &parted))?;
     } else {
         let what = amount(&restored.copied);
-        let kept =
-            came.kept_in.as_ref().map_or_else(String::new, |kept| format!("; {}", kept_in(kept, "has what was there")));
+        let kept = came.kept_in.as_ref().map(|kept| kept_in(kept, "has what was there", restored.keeper));
+        let kept = kept.map_or_else(String::new, |kept| format!("; {kept}"));
         output::line(format!(
             "{} restored from {}: {what}{kept}",
             printable(&came.dest.display().to_string()),
@@ -76,45 +75,55 @@ pub(super) fn tell(restored: Restored, came: &CameFrom<'_>, json: bool) -> Outco
     Ok(if is_all { 0 } else { FAILURE })
 }
 
-/// That a checkpoint has something, and until when the rule keeps it.
-fn kept_in(kept: &CheckpointData, has: &str) -> String {
+/// That a checkpoint has something, and until when the rule keeps it; and what of it a snapshot alone has.
+fn kept_in(kept: &CheckpointData, has: &str, keeper: Keeper) -> String {
     let until =
         kept.kept_until_nanos.map_or_else(String::new, |nanos| format!(", and is kept until {}", when::show(nanos)));
-    format!("checkpoint {} {has}{until}", kept.cno)
+    match keeper {
+        Keeper::State => format!("checkpoint {} {has}{until}", kept.cno),
+        Keeper::Snapshot(cno) => {
+            format!("snapshot {cno} {has}, as far as that keeps less history, checkpoint {} all else{until}", kept.cno)
+        }
+    }
 }
 
 /// What has what was replaced.
 fn kept_by(restored: &Restored, came: &CameFrom<'_>) -> String {
-    match (restored.keeper, &came.kept_in, &restored.rest) {
-        (Keeper::Nobody, _, Some(rest)) => format!("it is in {}", printable(&rest.path.display().to_string())),
-        (Keeper::State, Some(kept), _) => kept_in(kept, "has it"),
-        _ => "the newest snapshot has it".to_owned(),
+    match (&restored.unkept, &came.kept_in, &restored.rest) {
+        (Some(_), _, Some(rest)) => format!("it is in {}", printable(&rest.path.display().to_string())),
+        (None, Some(kept), _) => kept_in(kept, "has it", restored.keeper),
+        (unkept, ..) => unkept.as_ref().map_or_else(|| "it was in no checkpoint".to_owned(), ToString::to_string),
     }
 }
 
-/// What is not there, or not as it was.
-fn tell_lacking(Restored { left_out, salvaged, unfit, rest, keeper, .. }: &Restored, came: &CameFrom<'_>) {
-    let named = came.named;
+/// What is not there, or not as it was, a line for each.
+fn lacking(Restored { left_out, salvaged, unfit, rest, unkept, .. }: &Restored, came: &CameFrom<'_>) -> Vec<String> {
+    let (mut lines, named) = (Vec::new(), came.named);
     for left in left_out {
         let what = if left.lack == Lack::Attributes { "these were" } else { "was" };
-        output::notice(format!("{} {} in {named}, and {what} left out", came.shown(&left.path), left.lack.words()));
+        lines.push(format!("{} {} in {named}, and {what} left out", came.shown(&left.path), left.lack.words()));
     }
     for file in salvaged {
-        output::notice(format!("{} {}", came.shown(&file.path), bad_bytes(&file.bad, named)));
+        lines.push(format!("{} {}", came.shown(&file.path), bad_bytes(&file.bad, named)));
     }
     for Unfit { path, attributes } in unfit {
         let what = printable(&attributes.join(", "));
         let why = "extended attributes that do not fit where it is now were left out";
-        output::notice(format!("{}: {why}: {what}", came.shown(path)));
+        lines.push(format!("{}: {why}: {what}", came.shown(path)));
     }
-    if *keeper == Keeper::Nobody && rest.is_none() {
-        let why =
-            "the checkpoint that was to keep what it was went meanwhile, for want of room or since somebody deleted it";
-        output::notice(format!("{}: {why}", came.dest.display()));
+    let dest = printable(&came.dest.display().to_string());
+    // What stays for that reason says so.
+    if let Some(unkept) = unkept.as_ref().filter(|_| !rest.as_ref().is_some_and(|rest| rest.is_unkept)) {
+        let what = match came.there {
+            There::Changes => "what it was may be in no checkpoint any more",
+            _ => "what was replaced was removed, and may be in no checkpoint any more",
+        };
+        lines.push(format!("{dest}: {what}: {}", printable(&unkept.to_string())));
     }
     if let Some(rest) = rest {
-        output::notice(format!("{}; {} is restored", printable(&rest.to_string()), came.dest.display()));
+        lines.push(format!("{}; {dest} is restored", printable(&rest.to_string())));
     }
+    lines
 }
 
 /// What the copies have otherwise than what they were made of, or than what was there.
@@ -141,10 +150,14 @@ fn tell_changed(copied: &Copied) {
 }
 
 fn as_json(restored: &Restored, came: &CameFrom<'_>, parted: &[PathBuf]) -> Value {
-    let Restored { copied, left_out, salvaged, unfit, rest, beyond, beyond_count, .. } = restored;
+    let Restored { copied, left_out, salvaged, unfit, rest, beyond, beyond_count, keeper, .. } = restored;
     let left_out: Vec<_> = left_out.iter().map(|l| came.with_path(json!({ "why": l.lack.word() }), &l.path)).collect();
     let salvaged: Vec<_> = salvaged.iter().map(|s| came.with_path(json!({ "bad": s.bad }), &s.path)).collect();
     let unfit: Vec<_> = unfit.iter().map(|u| came.with_path(json!({ "attributes": u.attributes }), &u.path)).collect();
+    let (kept_in, in_snapshot) = match (&came.kept_in, keeper) {
+        (Some(_), Keeper::Snapshot(cno)) => (None, Some(cno)),
+        (kept, _) => (kept.as_ref(), None),
+    };
     let mut told = json!({
         "from": came.state,
         "files": copied.files,
@@ -157,8 +170,9 @@ fn as_json(restored: &Restored, came: &CameFrom<'_>, parted: &[PathBuf]) -> Valu
         "left_out": left_out,
         "salvaged": salvaged,
         "attributes_left_out": unfit,
-        "replaced_kept_in": came.kept_in.as_ref().map(|kept| kept.cno),
-        "replaced_kept_until": came.kept_in.as_ref().and_then(|kept| kept.kept_until.as_ref()),
+        "replaced_kept_in": kept_in.map(|kept| kept.cno),
+        "replaced_kept_until": kept_in.and_then(|kept| kept.kept_until.as_ref()),
+        "replaced_kept_in_snapshot": in_snapshot,
         "went_count": beyond_count,
         "in_place": came.there == There::Changes,
         "rest": null,
@@ -245,4 +259,70 @@ fn tell_parted(parted: &[PathBuf]) {
          them so",
         names.join(", ")
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::restore::{Rest, Unkept};
+
+    fn restored(unkept: Option<Unkept>, rest: Option<Rest>) -> Restored {
+        Restored {
+            copied: Copied::default(),
+            left_out: Vec::new(),
+            salvaged: Vec::new(),
+            unfit: Vec::new(),
+            rest,
+            beyond: Vec::new(),
+            beyond_count: 0,
+            keeper: Keeper::State,
+            unkept,
+            parted_then: BTreeSet::new(),
+            parted_now: BTreeSet::new(),
+        }
+    }
+
+    fn state() -> CheckpointData {
+        let text = r#"{"cno": 7, "name": null, "time": "2026-01-31T14:00:00Z", "nanos": 0, "asked": true}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// That what was replaced is lost is told whatever else is wrong.
+    #[test]
+    fn what_is_lost_is_told_beside_what_stays() {
+        let rest = |has_replaced, is_unkept| {
+            let (path, why) = (PathBuf::from("d/f.kept-by-restore"), "Permission denied".to_owned());
+            Some(Rest { path, has_replaced, is_part: false, is_unkept, why })
+        };
+        let (path, state) = (Path::new("d/f"), state());
+        let told = |there, unkept: &Unkept, rest| {
+            let (from, dest, named) = (path, path, "checkpoint 7");
+            let came = CameFrom { path, from, dest, state: &state, named, there, is_itself: true, kept_in: None };
+            lacking(&restored(Some(unkept.clone()), rest), &came).join("\n")
+        };
+        let (went, silent) = (Unkept::Went(Keeper::State), Unkept::Unasked("no answer".into()));
+        for (unkept, why) in [(&went, "that was to keep it went meanwhile"), (&silent, "could not be asked: no answer")]
+        {
+            for (there, rest, what) in [
+                (There::Changes, None, "d/f: what it was may be in no checkpoint any more: "),
+                (There::Changes, rest(false, false), "d/f: what it was may be in no checkpoint any more: "),
+                (There::Goes, None, "d/f: what was replaced was removed, and may be in no checkpoint any more: "),
+                (There::Goes, rest(true, false), "d/f: what was replaced was removed, and may be in no "),
+            ] {
+                let (has_rest, told) = (rest.is_some(), told(there, unkept, rest));
+                assert!(told.contains(what) && told.contains(why), "{told}");
+                assert_eq!(told.contains("Permission denied; d/f is restored"), has_rest, "{told}");
+            }
+            let told = told(There::Goes, unkept, rest(true, true));
+            assert!(told.contains("is in d/f.kept-by-restore, and was not removed") && !told.contains('\n'), "{told}");
+        }
+    }
+
+    #[test]
+    fn who_keeps_what_was_replaced_is_told() {
+        let kept = kept_in(&state(), "has it", Keeper::State);
+        assert_eq!(kept, "checkpoint 7 has it");
+        let kept = kept_in(&state(), "has it", Keeper::Snapshot(6));
+        assert_eq!(kept, "snapshot 6 has it, as far as that keeps less history, checkpoint 7 all else");
+    }
 }

@@ -76,19 +76,24 @@ pub fn mode_then(from: &Path, meta: &Metadata, xattrs: &mut Vec<Xattr>) -> io::R
 }
 
 /// The access list of an inode.
-const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+pub const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+/// The access list of what is made in a directory.
+const DEFAULT_LIST: &CStr = c"system.posix_acl_default";
+
+/// Sets an extended attribute.
+pub type SetXattr<'a> = dyn Fn(&CStr, &[u8]) -> Result<(), Errno> + 'a;
 
 /// What was not taken of extended attributes.
 #[derive(Default)]
-pub struct NotTaken {
+struct NotTaken {
     /// What is left of the permissions of who is not the owner where an access list is not taken.
-    pub without_list: Option<u32>,
+    without_list: Option<u32>,
     /// Those that do not fit where they were to go: name, length and why of each.
-    pub unfit: Vec<String>,
+    unfit: Vec<String>,
 }
 
-/// Sets those that the user may set. `is_same_volume`: where they come from all of them fit, but for want of room.
-pub fn set_xattrs(to: &Path, xattrs: &[Xattr], is_same_volume: bool) -> Result<NotTaken, Fail> {
+/// Sets those that the user may set, by `set`. `is_same_volume`: where they come from all of them fit, but for want of room.
+fn set_xattrs(set: &SetXattr<'_>, xattrs: &[Xattr], is_same_volume: bool) -> io::Result<NotTaken> {
     let mut not_taken = NotTaken::default();
     // Some file systems have room for little, however much is free, and say that there is no more.
     let is_unfit = |e: Errno| {
@@ -96,7 +101,7 @@ pub fn set_xattrs(to: &Path, xattrs: &[Xattr], is_same_volume: bool) -> Result<N
             || !is_same_volume && matches!(e, Errno::NOSPC | Errno::DQUOT | Errno::TOOBIG | Errno::RANGE)
     };
     for (name, value) in xattrs {
-        match sys::lsetxattr(to, name, value, XattrFlags::empty()) {
+        match set(name, value) {
             Ok(()) => {}
             Err(e) if name.as_c_str() == ACCESS_LIST && (e == Errno::PERM || is_unfit(e)) => {
                 not_taken.without_list = Some(without_list(value));
@@ -107,7 +112,7 @@ pub fn set_xattrs(to: &Path, xattrs: &[Xattr], is_same_volume: bool) -> Result<N
             Err(e) if is_unfit(e) || e == Errno::PERM && !name.to_bytes().starts_with(b"user.") => {
                 not_taken.unfit.push(format!("{} ({} bytes: {e})", name.to_string_lossy(), value.len()));
             }
-            Err(e) => return Err(Fail::at(to.display(), e)),
+            Err(e) => return Err(e.into()),
         }
     }
     Ok(not_taken)
@@ -120,63 +125,126 @@ fn without_list(list: &[u8]) -> u32 {
     of(GROUP_OBJ).map_or(0, |group| (group & of(MASK).unwrap_or(0o7)) << 3) | of(OTHER).unwrap_or(0)
 }
 
-impl Work<'_> {
-    /// Everything but content; what of extended attributes does not fit. Times last, since all else changes them; before
-    /// them the mode, since a change of the owner takes set-id bits away.
-    pub(super) fn attributes(
-        &mut self,
-        to: &Path,
-        meta: &Metadata,
-        told: Option<u32>,
-        xattrs: &[Xattr],
-    ) -> Result<Vec<String>, Fail> {
-        // Of writing a state shows what was granted then, so where no more is told the others get none of that.
-        let is_link = meta.file_type().is_symlink();
-        let (is_owned, has_group) = owned(&|uid, gid| lchown(to, uid, gid), meta).at(to.display())?;
-        self.copied.owners_lost += u64::from(!is_owned);
-        let (is_told, then) = (told.is_some(), told.unwrap_or(meta.mode() & !0o022));
-        let (mode, given) = if has_group { (then, Cow::Borrowed(xattrs)) } else { for_another_group(then, xattrs) };
-        let NotTaken { without_list: left, unfit } = set_xattrs(to, &given, self.is_same_volume)?;
-        let mut is_less = !is_link && (!is_told || left.is_some() || mode != then || *given != *xattrs);
+/// What an inode had in a state, so far as that tells.
+pub struct Had {
+    pub meta: Metadata,
+    /// Its permissions; none where no more is told than is granted now, too.
+    pub told: Option<u32>,
+    pub xattrs: Vec<Xattr>,
+}
+
+/// How these are given: by a path, or to a file that is open.
+pub struct Setting<'a> {
+    pub owner: &'a dyn Fn(Option<u32>, Option<u32>) -> io::Result<()>,
+    pub xattr: &'a SetXattr<'a>,
+    pub is_same_volume: bool,
+}
+
+/// What of them was given.
+pub struct Given {
+    /// The permissions that it may have now, which are still to be set.
+    pub mode: u32,
+    /// It has not got the owner, or not the group.
+    pub is_owner_lost: bool,
+    /// It has not got all permissions.
+    pub is_less: bool,
+    /// Extended attributes that do not fit: name, length and why of each.
+    pub unfit: Vec<String>,
+}
+
+impl Had {
+    /// The permissions. Of writing a state shows what was granted then, so where no more is told the others get none of that.
+    pub fn mode(&self) -> u32 {
+        self.told.unwrap_or(self.meta.mode() & !0o022)
+    }
+
+    /// Gives owner, group and attributes, as far as the user may. A change of the owner takes set-id bits away, so the mode comes later.
+    pub fn give(&self, set: &Setting<'_>) -> io::Result<Given> {
+        let (meta, then) = (&self.meta, self.mode());
+        let (is_owned, has_group) = owned(set.owner, meta)?;
+        let (mode, xattrs) = match has_group {
+            true => (then, Cow::Borrowed(&*self.xattrs)),
+            false => for_another_group(then, &self.xattrs),
+        };
+        let NotTaken { without_list: left, unfit } = set_xattrs(set.xattr, &xattrs, set.is_same_volume)?;
+        let is_less = self.told.is_none() || left.is_some() || mode != then || *xattrs != *self.xattrs;
         let mode = left.map_or(mode, |left| mode & (!0o077 | left));
         // No file runs as another user, whatever the volume says.
         let mode = if meta.is_file() { mode & !0o6000 } else { mode };
-        if !is_link {
-            match fs::set_permissions(to, Permissions::from_mode(mode & 0o7777)) {
+        Ok(Given {
+            mode: mode & 0o7777,
+            is_owner_lost: !is_owned,
+            is_less: is_less && !meta.file_type().is_symlink(),
+            unfit,
+        })
+    }
+
+    /// When it was read and changed.
+    pub fn times(&self) -> Timestamps {
+        let (meta, time) = (&self.meta, |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos });
+        Timestamps {
+            last_access: time(meta.atime(), meta.atime_nsec()),
+            last_modification: time(meta.mtime(), meta.mtime_nsec()),
+        }
+    }
+}
+
+impl Work<'_> {
+    /// Everything but content; what of extended attributes does not fit. Times last, since all else changes them.
+    pub(super) fn attributes(&mut self, to: &Path, had: &Had) -> Result<Vec<String>, Fail> {
+        let given = had
+            .give(&Setting {
+                owner: &|uid, gid| lchown(to, uid, gid),
+                xattr: &|name, value| sys::lsetxattr(to, name, value, XattrFlags::empty()),
+                is_same_volume: self.is_same_volume,
+            })
+            .at(to.display())?;
+        let mut is_less = given.is_less;
+        if !had.meta.file_type().is_symlink() {
+            match fs::set_permissions(to, Permissions::from_mode(given.mode)) {
                 // There are none there.
                 Err(e) if !self.is_same_volume && Lack::of_target(&e).is_some() => is_less = true,
                 set => set.at(to.display())?,
             }
         }
+        self.copied.owners_lost += u64::from(given.is_owner_lost);
         self.copied.permissions_lost += u64::from(is_less);
-        let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
-        let times = Timestamps {
-            last_access: time(meta.atime(), meta.atime_nsec()),
-            last_modification: time(meta.mtime(), meta.mtime_nsec()),
-        };
-        sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display()).map(|()| unfit)
+        sys::utimensat(CWD, to, &had.times(), AtFlags::SYMLINK_NOFOLLOW).at(to.display()).map(|()| given.unfit)
     }
 }
 
 /// Gives the owner and the group of `meta` by `set`, as far as the user may: whether it got both, and whether it got the group.
-pub fn owned(set: &dyn Fn(Option<u32>, Option<u32>) -> io::Result<()>, meta: &Metadata) -> io::Result<(bool, bool)> {
+fn owned(set: &dyn Fn(Option<u32>, Option<u32>) -> io::Result<()>, meta: &Metadata) -> io::Result<(bool, bool)> {
     match set(Some(meta.uid()), Some(meta.gid())) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+        Err(e) if is_refused(&e) => {}
         both => return both.map(|()| (true, true)),
     }
     // Who may not give a file away may give it to a group of his, unless a quota or a server has it otherwise.
     Ok((false, set(None, Some(meta.gid())).is_ok()))
 }
 
+/// Whether who restores may not make somebody the owner, or where he is there is no such user.
+fn is_refused(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::PermissionDenied || Errno::from_io_error(e) == Some(Errno::INVAL)
+}
+
 /// The permissions where it has another group, which nobody granted more than all others: mode, and attributes. With an access list the
-/// bits of the group are the most that the list grants to anybody, and the group has its own entry.
-pub fn for_another_group(mode: u32, xattrs: &[Xattr]) -> (u32, Cow<'_, [Xattr]>) {
-    if !has_access_list(xattrs) {
-        return (mode & (!0o070 | (mode & 0o007) << 3), Cow::Borrowed(xattrs));
+/// bits of the group are the most that the list grants to anybody, and the group has its own entry. So it is with what is made in a
+/// directory, which gets its group, and its default list.
+fn for_another_group(mode: u32, xattrs: &[Xattr]) -> (u32, Cow<'_, [Xattr]>) {
+    let is_list = |name: &CString| [ACCESS_LIST, DEFAULT_LIST].contains(&name.as_c_str());
+    let left = if has_access_list(xattrs) { mode } else { of_no_group(mode) };
+    if !xattrs.iter().any(|(name, _)| is_list(name)) {
+        return (left, Cow::Borrowed(xattrs));
     }
     let mut xattrs = xattrs.to_vec();
-    xattrs.iter_mut().filter(|(name, _)| name.as_c_str() == ACCESS_LIST).for_each(|(_, list)| narrow(list));
-    (mode, Cow::Owned(xattrs))
+    xattrs.iter_mut().filter(|(name, _)| is_list(name)).for_each(|(_, list)| narrow(list));
+    (left, Cow::Owned(xattrs))
+}
+
+/// The permissions with no more for the group than for others.
+pub const fn of_no_group(mode: u32) -> u32 {
+    mode & (!0o070 | (mode & 0o007) << 3)
 }
 
 /// Has a list grant the group of the file no more than others.
@@ -236,6 +304,10 @@ mod tests {
             let entries = [entry(1, 6), entry(2, 6), entry(4, group), entry(0x10, 6), entry(0x20, 4)];
             [vec![2, 0, 0, 0], entries.concat()].concat()
         };
+        // What others may not do is taken away also where there is nothing but the list for what is made in a directory.
+        let default = [(DEFAULT_LIST.to_owned(), list(6))];
+        let (mode, given) = for_another_group(0o775, &default);
+        assert_eq!((mode, &*given), (0o755, &[(DEFAULT_LIST.to_owned(), list(4))][..]));
         let user = (c"user.a".to_owned(), list(6));
         let all = [user.clone(), (ACCESS_LIST.to_owned(), list(6))];
         let (mode, given) = for_another_group(0o664, &all);
@@ -243,5 +315,20 @@ mod tests {
         for broken in [&[][..], &[2, 0], &list(6)[..9]] {
             narrow(&mut broken.to_vec());
         }
+    }
+
+    /// Nobody may give a file to who is not known where he is, as in a container.
+    #[test]
+    fn an_owner_that_cannot_be_ends_no_restore() {
+        let meta = fs::metadata("/").unwrap();
+        for (refused, is_fatal) in [(Errno::PERM, false), (Errno::INVAL, false), (Errno::IO, true)] {
+            let set = |uid: Option<u32>, _: Option<u32>| if uid.is_some() { Err(refused.into()) } else { Ok(()) };
+            assert_eq!(owned(&set, &meta).ok(), if is_fatal { None } else { Some((false, true)) }, "{refused}");
+            assert_eq!(
+                owned(&|_, _| Err(refused.into()), &meta).ok(),
+                if is_fatal { None } else { Some((false, false)) }
+            );
+        }
+        assert_eq!(owned(&|_, _| Ok(()), &meta).unwrap(), (true, true));
     }
 }

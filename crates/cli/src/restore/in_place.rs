@@ -7,19 +7,18 @@
 //! 2. Who cannot give it all it had then, since it is another's, gives it nothing.
 //! 3. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
 
-use super::attributes::{for_another_group, owned, xattrs_of};
+use super::attributes::{ACCESS_LIST, Had, Setting, of_no_group};
 use super::spot::Spot;
 use super::{Copied, Work};
 use crate::error::{At, Fail};
 use nenrin_fuse::INO_MASK;
-use rustix::fs::{self as sys, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{self as sys, XattrFlags};
 use rustix::io::Errno;
-use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is at `to`, which has to be what was at `from`: the same file, to which its names can be restored.
 ///
@@ -58,20 +57,34 @@ fn is_own(file: &Metadata, shown: &Path) -> Result<(), Fail> {
     Err(Fail::at(shown.display(), text))
 }
 
-/// Gives the file at `there`, which is `known`, what the `copy` has, where `is_kept` says that it is still what a checkpoint has; whether
-/// it was. It is `shown` so.
+/// Of what a file gets, that which its state had and it could not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub owner: bool,
+    pub permissions: bool,
+}
+
+/// What a file is to be: content, and what its state had besides.
+pub(super) struct Wanted<'a> {
+    /// Where the content is, in a copy that has nobody's permissions but those of who restores.
+    pub copy: PathBuf,
+    pub had: &'a Had,
+}
+
+/// Gives the file at `there`, which is `known`, what is `wanted`, where `is_kept` says that it is still what a checkpoint has; what it
+/// could not have then. It is `shown` so.
 ///
 /// # Errors
 /// What could not be read or written, and what then is there.
 pub(super) fn give(
-    copy: &Path,
+    wanted: &Wanted<'_>,
     there: &Path,
     (known, is_kept): (&Metadata, &dyn Fn(&Metadata) -> bool),
     shown: &Path,
-) -> Result<bool, Fail> {
+) -> Result<Option<Lost>, Fail> {
     let place = shown.display();
-    let (source, xattrs) = (File::open(copy).at(&place)?, xattrs_of(copy).at(&place)?);
-    let then = source.metadata().at(&place)?;
+    let source = File::open(&wanted.copy).at(&place)?;
+    let bytes = source.metadata().at(&place)?.len();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let target = OpenOptions::new().write(true).custom_flags(flags).open(there).at(&place)?;
     let now = target.metadata().at(&place)?;
@@ -80,19 +93,29 @@ pub(super) fn give(
     }
     is_own(&now, shown)?;
     if !is_kept(&now) {
-        return Ok(false);
+        return Ok(None);
     }
-    let both = now.mode() & then.mode() & 0o777;
+    let both = of_both(&target, &now, wanted.had);
     if both != now.mode() & 0o7777 {
         target.set_permissions(Permissions::from_mode(both)).at(&place)?;
     }
-    let given = content(&source, &target, then.len()).and_then(|()| attributes(&target, &then, &xattrs));
+    let given = content(&source, &target, bytes).and_then(|()| attributes(&target, wanted.had));
     // Also where that failed: what others have seen of it by now is undone by no crash.
     let synced = target.sync_all();
     given
-        .and(synced)
-        .map(|()| true)
+        .and_then(|lost| synced.map(|()| Some(lost)))
         .map_err(|e| Fail::at(&place, format!("{e}; it may have lost what it had, which the newest checkpoint has")))
+}
+
+/// The permissions that a file has while it changes: what both grant. The group's are another group's where that changes, and where there
+/// are access lists they are the most that these grant to anybody.
+fn of_both(target: &File, now: &Metadata, had: &Had) -> u32 {
+    let both = now.mode() & had.mode() & 0o777;
+    let mut list = vec![0; 65_536];
+    let list_now = sys::fgetxattr(target, ACCESS_LIST, list.as_mut_slice()).map(|bytes| &list[..bytes]);
+    let list_then = had.xattrs.iter().find(|(name, _)| name.as_c_str() == ACCESS_LIST).map(|(_, list)| &**list);
+    let both = if now.gid() == had.meta.gid() { both } else { of_no_group(both) };
+    if list_now.ok() == list_then { both } else { both & !0o070 }
 }
 
 fn content(source: &File, target: &File, bytes: u64) -> io::Result<()> {
@@ -102,17 +125,12 @@ fn content(source: &File, target: &File, bytes: u64) -> io::Result<()> {
     Work::new(&mut untold, &onwards).content(source, target, bytes).map_err(super::Failed::why)
 }
 
-fn attributes(target: &File, then: &Metadata, xattrs: &[super::Xattr]) -> io::Result<()> {
-    let (_, has_group) = owned(&|uid, gid| fchown(target, uid, gid), then)?;
-    let (mode, xattrs) = match has_group {
-        true => (then.mode(), Cow::Borrowed(xattrs)),
-        false => for_another_group(then.mode(), xattrs),
-    };
+fn attributes(target: &File, had: &Had) -> io::Result<Lost> {
     let mut names = vec![0; 65_536];
     let listed = sys::flistxattr(target, names.as_mut_slice())?;
     for name in names[..listed].split_inclusive(|b| *b == 0) {
         let name = CStr::from_bytes_with_nul(name).map_err(io::Error::other)?;
-        if xattrs.iter().any(|(kept, _)| kept.as_c_str() == name) {
+        if had.xattrs.iter().any(|(kept, _)| kept.as_c_str() == name) {
             continue;
         }
         match sys::fremovexattr(target, name) {
@@ -121,18 +139,13 @@ fn attributes(target: &File, then: &Metadata, xattrs: &[super::Xattr]) -> io::Re
             Err(e) => return Err(e.into()),
         }
     }
-    for (name, value) in &*xattrs {
-        match sys::fsetxattr(target, name, value, XattrFlags::empty()) {
-            Ok(()) => {}
-            Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    target.set_permissions(Permissions::from_mode(mode & 0o7777))?;
-    let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
-    let times = Timestamps {
-        last_access: time(then.atime(), then.atime_nsec()),
-        last_modification: time(then.mtime(), then.mtime_nsec()),
-    };
-    Ok(sys::futimens(target, &times)?)
+    // What does not fit did not fit the copy, either, which lies beside it.
+    let given = had.give(&Setting {
+        owner: &|uid, gid| fchown(target, uid, gid),
+        xattr: &|name, value| sys::fsetxattr(target, name, value, XattrFlags::empty()),
+        is_same_volume: true,
+    })?;
+    target.set_permissions(Permissions::from_mode(given.mode))?;
+    sys::futimens(target, &had.times())?;
+    Ok(Lost { owner: given.is_owner_lost, permissions: given.is_less })
 }

@@ -1,7 +1,9 @@
 //! Where a copy is made, and how it gets its name.
 
+use super::attributes::Had;
 use super::hidden::{maker, new_name};
 use super::in_place;
+use super::kept::{Done, kept_name};
 use super::spot::Spot;
 use crate::error::{At, Fail};
 use crate::less::{self, Print};
@@ -22,6 +24,8 @@ pub(super) type Keep<'a> = &'a mut dyn FnMut() -> Result<Print, Fail>;
 const KEPT_ANEW_MAX: u32 = 10;
 /// The same of a directory: each time it loses its name for a moment, and who looks finds the copy instead.
 const TREES_KEPT_ANEW_MAX: u32 = 3;
+/// Names that are tried for what stays, where others have the first ones.
+const KEPT_NAMES_MAX: u32 = 1000;
 
 /// Why the end was not reached: before the name changed hands, or when it had, and what is in the place of the copy since.
 pub(super) enum Stop {
@@ -95,20 +99,20 @@ impl<'a> Place<'a> {
         self.to.there()
     }
 
-    /// Durable first, so that no crash shows an empty file under the name. Whether something was replaced.
+    /// Durable first, so that no crash shows an empty file under the name. Whether something was replaced by that.
     pub fn take_name(
         &self,
         replace: bool,
         sync: &mut dyn FnMut() -> Result<(), Fail>,
         keep: Keep<'_>,
-    ) -> Result<bool, Stop> {
+    ) -> Result<Done, Stop> {
         let (place, parent, name) = (self.to.shown().display(), self.to.parent(), self.to.name());
         sys::syncfs(parent).at(&place)?;
         sync()?;
         let rename = |flags| sys::renameat_with(&self.private, "copy", parent, name, flags);
         // A directory that moves to another one has to be writable, for its "..".
         let movable = Movable::new(&self.copy()).at(&place)?;
-        let mut has_replaced = false;
+        let mut done = Done::Nothing;
         let named = match rename(RenameFlags::NOREPLACE) {
             // A file system without such renames; it is not one of ours.
             Err(Errno::INVAL | Errno::NOSYS) => take_free(&self.private, parent, name),
@@ -117,14 +121,14 @@ impl<'a> Place<'a> {
         match named {
             Err(Errno::EXIST) if replace => {
                 self.exchange(keep)?;
-                has_replaced = true;
+                done = Done::Replaced;
             }
             Err(Errno::EXIST) => return Err(exists(self.to.shown(), self.is_same_volume).into()),
             other => other.at(&place)?,
         }
         let durable = movable.restore().and_then(|()| parent.sync_all()).at(&place).and_then(|()| sync());
-        let left = if has_replaced { Left::Replaced } else { Left::Nothing };
-        durable.map(|()| has_replaced).map_err(|e| Stop::After(e, left))
+        let left = if done == Done::Replaced { Left::Replaced } else { Left::Nothing };
+        durable.map(|()| done).map_err(|e| Stop::After(e, left))
     }
 
     /// The copy and what is there change names, where that is then what was kept of it. What somebody gave to the copy, or to its name,
@@ -188,27 +192,37 @@ impl<'a> Place<'a> {
         Ok(false)
     }
 
-    /// What has the name, and is `known`, gets what the copy has, and keeps its names. What it was is kept before.
+    /// What has the name, and is `known`, gets what the copy has, and what it `had` besides, and keeps its names. What it was is kept
+    /// before. What it could not have.
     pub fn give(
         &self,
         known: Option<&Metadata>,
+        had: Option<&Had>,
         sync: &mut dyn FnMut() -> Result<(), Fail>,
         keep: Keep<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<in_place::Lost, Stop> {
         let shown = self.to.shown();
-        let known = known.ok_or_else(|| Fail::at(shown.display(), "went meanwhile; nothing was restored"))?;
+        let gone = || Fail::at(shown.display(), "went meanwhile; nothing was restored");
+        let (known, had) = known.zip(had).ok_or_else(gone)?;
+        let wanted = in_place::Wanted { copy: self.copy(), had };
         self.may_be_replaced()?;
         sync()?;
         for _ in 0..KEPT_ANEW_MAX {
             let kept = keep()?;
             // What a program wrote since is in no checkpoint.
             let is_kept = |now: &Metadata| kept.is(&Print::of_file(now));
-            if in_place::give(&self.copy(), &self.there(), (known, &is_kept), shown)? {
-                return Ok(());
+            if let Some(lost) = in_place::give(&wanted, &self.there(), (known, &is_kept), shown)? {
+                return Ok(lost);
             }
         }
         let text = "is written to all the time, so that no checkpoint has what it is now; end that first; nothing was restored";
         Err(Fail::at(shown.display(), text).into())
+    }
+
+    /// What has the name is gone, as a deliberate break has it.
+    pub fn clear(&self) {
+        let there = self.there();
+        let _ = fs::remove_file(&there).or_else(|_| fs::remove_dir_all(&there));
     }
 
     /// What is replaced is removed, with all that is in it: only where it has a past.
@@ -229,10 +243,26 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// What is in the private directory by now goes: what was replaced, or what was copied in vain.
-    pub fn tidy(&self) -> io::Result<()> {
+    /// Gives the private directory, whose content stays, a name that says what it is and that nothing has, and the content its own. The
+    /// path, for people: where there can be no such name that of before.
+    pub fn named(&self) -> PathBuf {
+        let parent = self.to.parent();
+        let _ = sys::renameat_with(&self.private, "copy", &self.private, self.to.name(), RenameFlags::NOREPLACE);
+        for nth in 0..KEPT_NAMES_MAX {
+            let new = kept_name(self.to.name(), nth);
+            match sys::renameat_with(parent, &self.hidden, parent, &new, RenameFlags::NOREPLACE) {
+                Ok(()) => return self.to.shown().with_file_name(new),
+                Err(Errno::EXIST) => {}
+                Err(_) => break,
+            }
+        }
+        self.shown()
+    }
+
+    /// What is in the private directory by now goes, as long as it `may`: what was replaced, or what was copied in vain.
+    pub fn tidy(&self, may: &mut dyn FnMut() -> io::Result<()>) -> io::Result<()> {
         let device = self.private.metadata()?.dev();
-        match remove::tree(&self.private, c"copy", device) {
+        match remove::tree(&self.private, c"copy", device, may) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
@@ -288,10 +318,7 @@ fn no_past(to: &Path) -> Fail {
 
 /// What a process left that was killed; another may have its number by now.
 fn left_behind(place: &Path) -> Fail {
-    Fail::at(
-        place.display(),
-        "left from a restore that was broken off, or kept since nothing else has what was replaced: look into it, then remove it",
-    )
+    Fail::at(place.display(), "left from a restore that was broken off: look into it, then remove it")
 }
 
 /// Private directories in `above` whose processes are gone; this one has made none yet.

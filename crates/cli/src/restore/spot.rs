@@ -32,7 +32,7 @@ impl Spot {
             let text = match (e.kind(), fs::metadata(above)) {
                 (io::ErrorKind::NotADirectory, Ok(_)) => "is not a directory; say where else by --to DEST".to_owned(),
                 (io::ErrorKind::NotADirectory | io::ErrorKind::NotFound, _) => {
-                    "is not there; restore that directory, or say where else by --to DEST".to_owned()
+                    "is not there; make or restore that directory, or say where else by --to DEST".to_owned()
                 }
                 _ => e.to_string(),
             };

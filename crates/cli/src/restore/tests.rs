@@ -22,7 +22,7 @@ fn copied_to(from: &Path, to: &Spot, there: There, keep: Step<'_>, fits: Fits<'_
         sync: Some(&mut || Ok(())),
         keep,
         fits,
-        is_kept: &|| true,
+        is_kept: &|_| Ok(true),
         shown: &|| None,
         stop: &|| false,
         salvage: false,
@@ -54,57 +54,200 @@ fn what_does_not_fit_in_the_end_leaves_nothing() {
     assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "then");
 }
 
-/// The checkpoint that was to keep it may go meanwhile: before the names change hands, so that another one is made, or after that, so
-/// that what was replaced is left.
+/// What is done to `to` where `is_kept` answers so, and how often a checkpoint was asked for.
+fn copied_while(
+    to: &Path,
+    there: There,
+    is_kept: &dyn Fn(less::Keeper) -> Result<bool, Fail>,
+) -> (Result<Restored, Fail>, u32) {
+    // Of a file that is written to it has to be the same.
+    let from = if there == There::Changes { to.to_owned() } else { to.with_file_name("from") };
+    // It was made a while ago.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let mut made = 0;
+    let mut calls = Calls {
+        volume: fs::metadata(&from).unwrap().dev(),
+        is_of_user: false,
+        progress: &mut |_| {},
+        sync: Some(&mut || Ok(())),
+        keep: &mut || {
+            made += 1;
+            Ok(())
+        },
+        is_kept,
+        fits: &mut |_| Ok(()),
+        shown: &|| None,
+        stop: &|| false,
+        salvage: false,
+    };
+    let restored = copy(&from, &Spot::open(to).unwrap(), there, &mut calls);
+    (restored, made)
+}
+
+/// The checkpoint that was to keep it may go meanwhile, or nobody say whether it is there: before the names change hands, so that another
+/// one is made, or nothing done; after that, so that what was replaced is left; or when that is removed, which is told.
 #[test]
 fn what_no_checkpoint_keeps_any_more_is_not_removed() {
-    for (there, gone, asked, is_lost) in [
-        (There::Goes, 0, 1, false),
-        (There::Goes, 1, 2, false),
-        (There::Goes, 2, 1, true),
-        (There::Changes, 0, 1, false),
-        (There::Changes, 1, 2, false),
-        (There::Changes, 2, 1, true),
+    let (went, silent) = (Unkept::Went(less::Keeper::State), Unkept::Unasked("no answer".into()));
+    for (there, look, unkept, asked, is_left) in [
+        (There::Goes, 0, None, 1, false),
+        (There::Goes, 1, None, 2, false),
+        (There::Goes, 2, Some(&went), 1, true),
+        (There::Goes, 2, Some(&silent), 1, true),
+        (There::Goes, 3, Some(&went), 1, false),
+        (There::Goes, 3, Some(&silent), 1, false),
+        (There::Changes, 0, None, 1, false),
+        (There::Changes, 1, None, 2, false),
+        (There::Changes, 2, Some(&went), 1, false),
+        (There::Changes, 2, Some(&silent), 1, false),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let to = dir.path().join("to");
+        fs::write(dir.path().join("from"), "then").unwrap();
         fs::write(&to, "now").unwrap();
-        // Of a file that is written to it has to be the same.
-        let from = if there == There::Changes { to.clone() } else { from };
-        fs::write(&from, if there == There::Changes { "now" } else { "then" }).unwrap();
-        // It was made a while ago.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let (looks, mut made) = (Cell::new(0), 0);
-        let mut calls = Calls {
-            volume: fs::metadata(&from).unwrap().dev(),
-            is_of_user: false,
-            progress: &mut |_| {},
-            sync: Some(&mut || Ok(())),
-            keep: &mut || {
-                made += 1;
-                Ok(())
-            },
-            is_kept: &|| {
-                looks.set(looks.get() + 1);
-                looks.get() != gone
-            },
-            fits: &mut |_| Ok(()),
-            shown: &|| None,
-            stop: &|| false,
-            salvage: false,
-        };
-        let restored = copy(&from, &Spot::open(&to).unwrap(), there, &mut calls).unwrap();
-        assert_eq!((made, restored.keeper == less::Keeper::Nobody), (asked, is_lost), "{there:?} {gone}");
-        assert_eq!(restored.rest.is_some(), is_lost && there == There::Goes, "{there:?} {gone}");
+        let looks = Cell::new(0);
+        let (restored, made) = copied_while(&to, there, &|by| {
+            looks.set(looks.get() + 1);
+            assert_eq!(by, less::Keeper::State);
+            match looks.get() == look {
+                true if unkept == Some(&silent) => Err(Fail::new("no answer")),
+                is_then => Ok(!is_then),
+            }
+        });
+        let restored = restored.unwrap();
+        assert_eq!((made, restored.unkept.as_ref()), (asked, unkept), "{there:?} {look}");
+        assert_eq!(restored.rest.is_some(), is_left, "{there:?} {look}");
+        assert!(hidden_in(dir.path()).is_none());
         if let Some(rest) = restored.rest {
-            let hidden = hidden_in(dir.path()).unwrap();
-            assert_eq!((&rest.path, rest.is_unkept), (&hidden, true));
-            assert!(rest.to_string().contains("was not removed: the checkpoint that was to keep it went"), "{rest}");
-            assert_eq!(fs::read_to_string(hidden.join("copy")).unwrap(), "now");
+            let kept = dir.path().join("to.kept-by-restore");
+            assert_eq!((&rest.path, rest.is_unkept, rest.is_part), (&kept, true, false));
+            let why = unkept.unwrap().to_string();
+            assert!(rest.to_string().ends_with(&format!("kept-by-restore, and was not removed: {why}")), "{rest}");
+            assert_eq!(fs::read_to_string(kept.join("to")).unwrap(), "now");
         } else {
-            assert!(hidden_in(dir.path()).is_none());
+            assert_eq!(names(dir.path()), ["from", "to"]);
         }
     }
+    // Before anything is done nobody loses anything by it.
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    fs::write(dir.path().join("from"), "then").unwrap();
+    fs::write(&to, "now").unwrap();
+    let (told, _) = copied_while(&to, There::Goes, &|_| Err(Fail::new("no answer")));
+    assert_eq!(told.unwrap_err().message, "no answer");
+    assert_eq!((names(dir.path()).len(), fs::read_to_string(&to).unwrap()), (2, "now".into()));
+}
+
+/// Of a large tree it is asked while that goes, and what is left of it then stays.
+#[test]
+fn what_is_left_when_the_checkpoint_goes_stays() {
+    for (there_is, look) in [(true, 3), (true, 5), (false, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("to");
+        fs::create_dir(dir.path().join("from")).unwrap();
+        fs::create_dir(&to).unwrap();
+        for n in 0..400 {
+            fs::write(to.join(n.to_string()), "now").unwrap();
+        }
+        // Somebody's, which has the name that the first would have.
+        fs::create_dir(dir.path().join("to.kept-by-restore")).unwrap();
+        let looks = Cell::new(0);
+        let (restored, _) = copied_while(&to, There::Goes, &|_| {
+            looks.set(looks.get() + 1);
+            Ok(looks.get() != look)
+        });
+        let restored = restored.unwrap();
+        assert_eq!(restored.unkept.is_some(), there_is);
+        let Some(rest) = restored.rest else {
+            assert!(!there_is && looks.get() >= 400 / crate::remove::NAMES_A_LOOK, "{looks:?}");
+            assert_eq!(names(dir.path()), ["from", "to", "to.kept-by-restore"]);
+            continue;
+        };
+        let left = names(&rest.path.join("to")).len() as u32;
+        assert_eq!((left, looks.get()), (401 - (look - 2) * crate::remove::NAMES_A_LOOK, look));
+        assert!(rest.path.ends_with("to.kept-by-restore-2") && rest.is_part && rest.is_unkept, "{rest:?}");
+        let text = "what is left of what was replaced is in ";
+        assert!(rest.to_string().starts_with(text) && rest.to_string().contains("that was to keep it went"), "{rest}");
+        assert!(names(&to).is_empty());
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "left: (1, None)")]
+fn who_removes_what_nothing_keeps_is_noticed() {
+    nenrin_core::breaks::with(Break::UnkeptRemoved, what_no_checkpoint_keeps_any_more_is_not_removed);
+}
+
+/// Where the newest snapshot alone has some of it, the snapshot is asked for as well.
+#[test]
+fn a_snapshot_that_keeps_what_is_replaced_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::write(&from, "then").unwrap();
+    fs::write(&to, "now").unwrap();
+    if sys::lsetxattr(&to, c"user.nenrin.history", b"none", sys::XattrFlags::empty()).is_err() {
+        return;
+    }
+    fs::hard_link(&to, dir.path().join("snapshot")).unwrap();
+    let asked = std::cell::RefCell::new(Vec::new());
+    let mut calls = Calls {
+        volume: fs::metadata(&from).unwrap().dev(),
+        is_of_user: false,
+        progress: &mut |_| {},
+        sync: Some(&mut || Ok(())),
+        keep: &mut || Ok(()),
+        is_kept: &|by| {
+            asked.borrow_mut().push(by);
+            Ok(by == less::Keeper::State)
+        },
+        fits: &mut |_| Ok(()),
+        shown: &|| {
+            let then = || crate::then::Then::new(dir.path().to_owned(), "snapshot".into()).unwrap();
+            Some(less::Shown { now: then(), snapshot: then(), snapshot_cno: 6 })
+        },
+        stop: &|| false,
+        salvage: false,
+    };
+    let restored = copy(&from, &Spot::open(&to).unwrap(), There::Goes, &mut calls).unwrap();
+    let by = less::Keeper::Snapshot(6);
+    assert_eq!((restored.keeper, restored.unkept), (by, Some(Unkept::Went(by))));
+    assert_eq!(asked.into_inner().last(), Some(&by));
+    let kept = restored.rest.unwrap();
+    assert!(kept.to_string().contains("the snapshot, or the checkpoint, that was to keep it went"), "{kept}");
+    assert_eq!(fs::read_to_string(kept.path.join("to")).unwrap(), "now");
+}
+
+/// What is replaced is there until the copy is complete, and stays where that fails.
+#[test]
+fn what_is_replaced_stays_until_the_copy_is_complete() {
+    for (is_tree, fails) in [(false, false), (false, true), (true, false), (true, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let content = |at: &Path| fs::read_to_string(if is_tree { at.join("f") } else { at.to_owned() }).ok();
+        for (at, text) in [(&from, "then"), (&to, "now")] {
+            if is_tree {
+                fs::create_dir(at).unwrap();
+            }
+            fs::write(if is_tree { at.join("f") } else { at.clone() }, text).unwrap();
+        }
+        let mut fits = |_: &[LeftOut]| {
+            let copy = hidden_in(dir.path()).unwrap().join("copy");
+            assert_eq!(content(&copy).as_deref(), Some("then"), "it is complete by now");
+            assert_eq!(content(&to).as_deref(), Some("now"), "what is replaced is there still");
+            if fails { Err(Fail::new("it failed")) } else { Ok(()) }
+        };
+        let done = copied(&from, &to, true, &mut || Ok(()), &mut fits);
+        assert_eq!((done.is_err(), content(&to)), (fails, Some(if fails { "now" } else { "then" }.to_owned())));
+        assert_eq!(names(dir.path()), ["from", "to"]);
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what is replaced is there still")]
+fn who_removes_what_is_replaced_first_is_noticed() {
+    nenrin_core::breaks::with(Break::ReplacedGoesFirst, what_is_replaced_stays_until_the_copy_is_complete);
 }
 
 /// What is replaced is kept before the copy is made, and once more where it has changed since.
@@ -232,9 +375,9 @@ fn what_is_written_to_a_copy_that_is_given_up_is_told() {
         over.store(true, Ordering::Relaxed);
         told.unwrap_err().message
     });
-    let hidden = hidden_in(dir.path()).unwrap();
-    assert!(told.contains(&format!("; what had its name meanwhile is in {}", hidden.display())), "{told}");
-    assert_eq!(fs::read_to_string(hidden.join("copy/late")).unwrap(), "his");
+    let kept = dir.path().join("to.kept-by-restore");
+    assert!(told.contains(&format!("; what had its name meanwhile is in {}", kept.display())), "{told}");
+    assert_eq!(fs::read_to_string(kept.join("to/late")).unwrap(), "his");
     assert_eq!(names(&to), ["f"]);
 }
 
@@ -440,7 +583,7 @@ fn what_stays_behind_is_told() {
             }),
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
-            is_kept: &|| true,
+            is_kept: &|_| Ok(true),
             shown: &|| None,
             stop: &|| false,
             salvage: false,
@@ -454,11 +597,11 @@ fn what_stays_behind_is_told() {
         .unwrap()
         .rest
         .unwrap();
-        let hidden = hidden_in(dir.path()).unwrap();
-        assert_eq!((&rest.path, rest.has_replaced), (&hidden, has_replaced));
+        let left = hidden_in(dir.path()).unwrap_or(at("there.kept-by-restore"));
+        assert_eq!((&rest.path, rest.has_replaced), (&left, has_replaced));
         assert!(rest.to_string().contains("could not be removed"), "{rest}");
         assert_eq!(fs::read_to_string(at(to)).unwrap(), "then");
-        fs::remove_dir_all(&hidden).unwrap();
+        fs::remove_dir_all(&left).unwrap();
     }
 }
 
@@ -483,7 +626,7 @@ fn a_name_that_is_not_durable_is_told() {
             }),
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
-            is_kept: &|| true,
+            is_kept: &|_| Ok(true),
             shown: &|| None,
             stop: &|| false,
             salvage: false,
@@ -497,7 +640,8 @@ fn a_name_that_is_not_durable_is_told() {
         .unwrap_err()
         .message;
         assert_eq!(told.contains("what was there before is in"), has_replaced, "{told}");
-        assert_eq!(hidden_in(dir.path()).is_some(), has_replaced);
+        assert_eq!(at("there.kept-by-restore/there").exists(), has_replaced);
+        assert!(hidden_in(dir.path()).is_none());
     }
 }
 

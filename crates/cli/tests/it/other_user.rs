@@ -228,6 +228,45 @@ fn a_file_of_another_is_not_restored_in_place() {
     assert_eq!(fs::read_to_string(&open).unwrap(), "then");
 }
 
+/// He is not in the group that his file has, and had: what it is granted stays, since nobody else gets it by that.
+#[test]
+fn in_place_a_file_keeps_what_its_group_may() {
+    if !can_mount() || !has("fusermount3") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    // The group of the second one has changed since, and he may not give the old one back.
+    for (name, since) in [("same", 5), ("other", 7)] {
+        let file = place.path(&format!("mnt/{name}"));
+        fs::write(&file, "then").unwrap();
+        chown(&file, Some(65534), Some(5)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
+        nenrin(["snapshot", "create", &place.text("mnt"), name]).ok();
+        fs::write(&file, "now").unwrap();
+        chown(&file, Some(65534), Some(since)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    chown(place.path("mnt"), Some(65534), Some(65534)).unwrap();
+    place.umount().ok();
+    for path in ["image", "mnt"] {
+        chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    let script = "
+        $NENRIN mount image mnt
+        for name in same other; do
+            $NENRIN restore --json mnt/$name --at $name --in-place | sed -n '/_lost/p'
+            stat -c '%u %g %a' mnt/$name
+        done
+        cat mnt/same mnt/other
+        $NENRIN umount mnt";
+    let Some(out) = as_nobody(&place, script) else { return };
+    let told: Vec<String> = out.ok().lines().map(|l| l.trim().trim_end_matches(',').replace('"', "")).collect();
+    let same = ["owners_lost: 0", "permissions_lost: 0", "links_lost: 0", "65534 5 664"];
+    let other = ["owners_lost: 1", "permissions_lost: 1", "links_lost: 0", "65534 7 644", "thenthen"];
+    assert_eq!(told, [&same[..], &other[..]].concat());
+}
+
 /// What the group of then was granted another group is not.
 #[test]
 fn another_group_is_granted_no_more_than_others() {

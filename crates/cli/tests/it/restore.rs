@@ -140,7 +140,8 @@ fn a_removed_tree() {
 #[test]
 fn what_cannot_be_restored() {
     restore(&[]).fails(2, &["a path is needed"]);
-    restore(&["x"]).fails(2, &["--at says which state"]);
+    restore(&["x/y z"])
+        .fails(2, &["--at says which state: nenrin history 'x/y z' shows", "--list-deleted x which one"]);
     restore(&["--list-deleted"]).fails(2, &["a directory is needed"]);
     restore(&["--list-deleted", "x", "--force"]).fails(2, &["--list-deleted restores nothing"]);
     restore(&["/proc/version", "--at", "1"]).fails(1, &["not on a nenrin volume"]);
@@ -166,7 +167,7 @@ fn what_cannot_be_restored() {
     restore(&[&f, "--at", &cno, "--to", &place.text("mnt/no/f")]).fails(1, &["mnt/no", "is not there", "--to DEST"]);
     restore(&[&place.text("mnt/d"), "--at", &cno, "--to", &f]).fails(1, &["mnt/f", "is there already"]);
     fs::remove_dir_all(mnt.join("d")).unwrap();
-    restore(&[&place.text("mnt/d/in"), "--at", &cno]).fails(1, &["mnt/d", "restore that directory"]);
+    restore(&[&place.text("mnt/d/in"), "--at", &cno]).fails(1, &["mnt/d", "make or restore that directory"]);
     // Without room: to another, small file system.
     let small = place.sub("small");
     if run("mount", &["-t", "tmpfs", "-o", "size=64k", "none", &small]).code == 0 {
@@ -283,15 +284,15 @@ fn what_cannot_be_removed_stays_beside() {
     let script = "
         $NENRIN mount image mnt
         $NENRIN restore --json mnt/proj --at then --force && exit 9
-        cat mnt/proj/f mnt/.restoring-*/copy/out/built
+        cat mnt/proj/f mnt/proj.kept-by-restore/proj/out/built
         $NENRIN umount mnt";
     let Some(out) = as_nobody(&place, script) else { return };
     let said = out.stderr.clone();
     let text = out.ok();
-    assert!(text.contains("\"rest\": \"mnt/.restoring-") && text.ends_with("thenby root"), "{text}");
+    assert!(text.contains("\"rest\": \"mnt/proj.kept-by-restore\"") && text.ends_with("thenby root"), "{text}");
     let parts = [
         "what was replaced could not be removed",
-        "is in mnt/.restoring-",
+        "is in mnt/proj.kept-by-restore",
         "Permission denied",
         "mnt/proj is restored",
     ];
@@ -335,9 +336,11 @@ fn what_keeps_less_history_is_not_lost() {
     nenrin(["snapshot", "create", &place.text("mnt"), "before"]).ok();
     write("newer");
     restore(&[&file, "--at", &cno, "--force"]).fails(1, &way_out);
-    nenrin(["snapshot", "create", &place.text("mnt"), "kept"]).ok();
-    restore(&[&file, "--at", &cno, "--force"]).ok();
-    restore(&[&tree, "--at", &cno, "--force"]).ok();
+    let kept = nenrin(["snapshot", "create", "--json", &place.text("mnt"), "kept"]).json()["cno"].as_u64().unwrap();
+    let told = restore(&[&file, "--at", &cno, "--force"]).ok();
+    assert!(told.contains(&format!("snapshot {kept} has what was there, as far as that keeps less history")), "{told}");
+    let told = restore(&["--json", &tree, "--at", &cno, "--force"]).json();
+    assert_eq!((told["replaced_kept_in"].as_u64(), told["replaced_kept_in_snapshot"].as_u64()), (None, Some(kept)));
     assert_eq!(read(), ["old", "old"]);
     for path in [&file, &tree] {
         restore(&[path, "--at", "kept", "--to", &format!("{path}.back")]).ok();
@@ -604,7 +607,7 @@ fn what_a_broken_restore_left_is_named() {
     let told: Vec<_> = out.stderr.lines().collect();
     assert!(out.code == 0 && place.path("mnt/g").exists(), "{out:?}");
     assert!(
-        matches!(told[..], [one] if one.contains("left from a restore that was broken off, or kept since nothing else has")),
+        matches!(told[..], [one] if one.contains("left from a restore that was broken off: look into it")),
         "{told:?}"
     );
     assert!(told[0].contains(".restoring-") && !told[0].contains(".restoring-1-"), "{told:?}");

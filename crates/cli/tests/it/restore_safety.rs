@@ -6,7 +6,7 @@ use crate::restore::{cut, restore};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -156,6 +156,42 @@ fn root_makes_no_device_node_that_a_user_tells_of() {
     assert_eq!(fs::metadata(place.path("back")).unwrap().uid(), 0);
 }
 
+/// A restore of mnt/d that makes its copy, and is stopped: the state that it brings back, how many files it has there, and its process.
+/// Where it was done before it could be stopped, it is given more to do.
+fn stopped_while_it_copies(place: &Place) -> (String, usize, Child) {
+    let (dir, text) = (place.path("mnt/d"), place.text("mnt/d"));
+    for count in (0..6).map(|n| 1000 << n) {
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        for n in 0..count {
+            fs::write(dir.join(n.to_string()), "then").unwrap();
+        }
+        let cno = cut(place);
+        fs::remove_dir_all(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("new"), "now").unwrap();
+        let mut command = command(["restore", "--json", &text, "--at", &cno, "--force"]);
+        let mut restore = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let names = || fs::read_dir(place.path("mnt")).unwrap().map(|e| e.unwrap().file_name());
+        let copies = || names().any(|n| n.as_encoded_bytes().starts_with(b".restoring-"));
+        let has_ended = |restore: &mut Child| restore.try_wait().unwrap().is_some();
+        wait_until("it copies", || copies() || has_ended(&mut restore));
+        if !has_ended(&mut restore) {
+            signal(restore.id(), "STOP");
+        }
+        // What it has asked the volume for is done by then.
+        let stat = format!("/proc/{}/stat", restore.id());
+        let state = || fs::read_to_string(&stat).unwrap_or_default().rsplit(") ").next().unwrap_or_default().to_owned();
+        wait_until("it stands still", || state().starts_with(['T', 'Z']) || has_ended(&mut restore));
+        if !has_ended(&mut restore) && fs::read_dir(&dir).unwrap().count() == 1 && copies() {
+            return (cno, count, restore);
+        }
+        signal(restore.id(), "CONT");
+        restore.wait().unwrap();
+    }
+    panic!("it was always done too soon");
+}
+
 /// The checkpoint that was made to keep what is replaced is deleted while the copy is made: another one has it.
 #[test]
 fn a_checkpoint_that_goes_during_the_copy_is_made_anew() {
@@ -164,24 +200,11 @@ fn a_checkpoint_that_goes_during_the_copy_is_made_anew() {
     }
     let place = Place::with_volume();
     place.mount("checkpoint=0").ok();
-    fs::create_dir(place.path("mnt/d")).unwrap();
-    for n in 0..2000 {
-        fs::write(place.path(&format!("mnt/d/{n}")), "then").unwrap();
-    }
-    let cno = cut(&place);
-    fs::remove_dir_all(place.path("mnt/d")).unwrap();
-    fs::create_dir(place.path("mnt/d")).unwrap();
-    fs::write(place.path("mnt/d/new"), "now").unwrap();
     let kept = || -> Vec<u64> {
         let all = nenrin(["checkpoint", "list", "--json", &place.text("mnt")]).json();
         all.as_array().unwrap().iter().map(|c| c["cno"].as_u64().unwrap()).collect()
     };
-    let mut command = command(["restore", "--json", &place.text("mnt/d"), "--at", &cno, "--force"]);
-    let restore = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let names = || fs::read_dir(place.path("mnt")).unwrap().map(|e| e.unwrap().file_name());
-    wait_until("it copies", || names().any(|n| n.as_encoded_bytes().starts_with(b".restoring-")));
-    signal(restore.id(), "STOP");
-    assert_eq!(fs::read_dir(place.path("mnt/d")).unwrap().count(), 1, "it was done too soon");
+    let (cno, count, restore) = stopped_while_it_copies(&place);
     let first = *kept().last().unwrap();
     // Who has it open keeps the rule from thinning it.
     let state = place.path(&format!("mnt/.nenrin/at/{first}"));
@@ -196,7 +219,7 @@ fn a_checkpoint_that_goes_during_the_copy_is_made_anew() {
     assert!(out.code == 0 && keeper > first && kept().contains(&keeper), "{first}: {out:?}");
     let old = place.path(&format!("mnt/.nenrin/at/{keeper}/d/new"));
     assert_eq!(fs::read_to_string(old).unwrap(), "now");
-    assert_eq!(fs::read_dir(place.path("mnt/d")).unwrap().count(), 2000);
+    assert_eq!(fs::read_dir(place.path("mnt/d")).unwrap().count(), count);
     // The rule says until when it has that, and is told.
     assert!(told["replaced_kept_until"].as_str().unwrap().starts_with("20"), "{told}");
     let told = nenrin(["restore", &place.text("mnt/d/7"), "--at", &cno, "--force"]).ok();

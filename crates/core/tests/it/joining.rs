@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::gate::gated;
-use crate::common::{TestClock, file};
+use crate::common::{TestClock, file, patience};
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use crate::still::{begin, broken_now, in_thread};
 use nenrin_core::check::{CheckOptions, What, check};
@@ -13,7 +13,6 @@ use nenrin_device::{BlockDevice, DeviceError, Fault, Faulty, Geometry, MemDevice
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
 
 /// A mirror of which device `stale` misses what was written last, open again with all of them.
 fn with_stale(width: usize, stale: usize) -> (World, Arc<Fs>) {
@@ -503,7 +502,7 @@ fn syncs_beside_the_first_flush() {
         scope.spawn(|| in_thread(now, || while fs.join_step(64 << 20).unwrap().is_some() {}));
         gate.wait_until(|s| s.held == 1);
         let synced = begin(scope, || write(&fs, "beside", &content(2, 100 << 10)));
-        let is_kept = synced.recv_timeout(Duration::from_secs(20)).is_err();
+        let is_kept = synced.recv_timeout(patience()).is_err();
         gate.open();
         is_kept
     });

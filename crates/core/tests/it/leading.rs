@@ -2,8 +2,8 @@
 //! that lets go which the test chooses.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
-use crate::common::file;
 use crate::common::gate::{World, is_answered, is_long_write, is_read, is_write, world};
+use crate::common::{file, patience};
 #[cfg(feature = "breaks")]
 use nenrin_core::breaks::{Break, with};
 use nenrin_core::format::Ino;
@@ -182,7 +182,7 @@ fn a_thread_that_leads_is_lost() {
         tx.send(fs.fsync_wait(ino)).unwrap();
     });
     for _ in 0..5 {
-        let told = rx.recv_timeout(Duration::from_secs(20)).expect("nobody answers any more");
+        let told = rx.recv_timeout(patience()).expect("nobody answers any more");
         assert!(told.is_err());
     }
     assert!(world.fs.failed().is_some());
@@ -200,7 +200,7 @@ fn a_thread_is_lost_in_the_device() {
         thread::sleep(Duration::from_millis(1));
     }
     world.gate.open();
-    assert!(answers[1].recv_timeout(Duration::from_secs(10)).expect("nobody answers any more").is_err());
+    assert!(answers[1].recv_timeout(patience()).expect("nobody answers any more").is_err());
     assert!(world.fs.failed().is_some() && world.fs.close().is_err());
 }
 
@@ -213,7 +213,7 @@ fn told_beside_lost(world: &World, ino: Ino, lost: thread::JoinHandle<()>) -> Re
     let (tx, rx) = mpsc::channel();
     let fs = world.fs.clone();
     spawn(move || tx.send(fs.write(ino, 0, &[9; 4096], 0).map(drop)));
-    rx.recv_timeout(Duration::from_secs(20)).expect("nobody answers any more")
+    rx.recv_timeout(patience()).expect("nobody answers any more")
 }
 
 /// The file takes no change while it is settled.

@@ -2,8 +2,8 @@
 //! back chosen requests.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
-use crate::common::file;
 use crate::common::gate::{World, has_nodes, is_answered, is_long_write, is_read, world};
+use crate::common::{file, patience};
 use nenrin_core::format::Ino;
 use nenrin_core::{At, Error, Fs, MountOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -166,7 +166,7 @@ fn programs_that_sync_leave_others_their_turn() {
             }
         })
     });
-    let turns = (0..5).map_while(|_| rx.recv_timeout(Duration::from_secs(10)).ok()).count();
+    let turns = (0..5).map_while(|_| rx.recv_timeout(patience()).ok()).count();
     stop.store(true, Ordering::Relaxed);
     for t in threads {
         t.join().unwrap();

@@ -1,8 +1,8 @@
 //! A device takes the place of another, and that one does not answer any more: nobody waits for it.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
-use crate::common::gate::gated;
-use crate::common::gate::is_read;
+use crate::common::gate::{gated, is_read};
+use crate::common::patience;
 use crate::devices::{content, read, write};
 use crate::still::{World, begin, broken_now, clean, in_thread};
 use nenrin_core::format::BLOCK_BYTES;
@@ -10,7 +10,6 @@ use nenrin_core::format::superblock::{Profile, SLOT_BLOCK, SLOTS_PER_AREA};
 use nenrin_core::{MountOptions, NewDevice, Standing};
 use nenrin_device::Op;
 use std::thread;
-use std::time::Duration;
 
 /// What ends the roots of a device that was replaced.
 fn is_end(op: &Op) -> bool {
@@ -37,9 +36,9 @@ fn the_old_one_hangs(profile: Profile, count: usize, but: usize) {
             write(&fs, "while", &content(2, 300 << 10));
             fs.sync_all().unwrap();
         });
-        let is_synced = writer.recv_timeout(Duration::from_secs(10)).is_ok();
+        let is_synced = writer.recv_timeout(patience()).is_ok();
         w.pass(&fs, 35, || false);
-        let is_seated = joined.recv_timeout(Duration::from_secs(10)).is_ok();
+        let is_seated = joined.recv_timeout(patience()).is_ok();
         gate.open();
         assert!(is_seated, "the new device waits for the old one");
         assert!(is_synced, "a sync waits for a device that was replaced");
@@ -89,8 +88,8 @@ fn the_old_one_hangs_in_a_sync(profile: Profile, count: usize) {
         new.open();
         old.wait_until(|s| s.held > 1);
         w.pass(&fs, 35, || false);
-        let is_seated = joined.recv_timeout(Duration::from_secs(10)).is_ok();
-        let is_synced = writer.recv_timeout(Duration::from_secs(10)).is_ok();
+        let is_seated = joined.recv_timeout(patience()).is_ok();
+        let is_synced = writer.recv_timeout(patience()).is_ok();
         old.open();
         assert!(is_synced, "a sync waits for a device that was replaced, {profile:?}");
         assert!(is_seated, "the new device waits for the old one, {profile:?}");

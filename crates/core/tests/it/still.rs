@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::gate::{Gate, Which, gated, is_answered, is_read};
-use crate::common::{TestClock, file};
+use crate::common::{TestClock, file, patience};
 use crate::devices::{bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::Ino;
@@ -387,7 +387,7 @@ fn a_member_hangs_with_mmp(gone: usize, but: usize) {
         for _ in 0..90 {
             // No time passes before its beats are.
             let beat = begin(scope, || in_thread(now, || fs.beat()));
-            is_kept = beat.recv_timeout(Duration::from_secs(10)).is_err();
+            is_kept = beat.recv_timeout(patience()).is_err();
             is_left = w.pass(&fs, 1, || fs.health()[gone].standing != Standing::Active);
             if is_kept || is_left {
                 break;
@@ -550,9 +550,10 @@ fn closes_beside(profile: Profile, count: usize, comes: Comes, which: Which, but
         let closer = begin(scope, || in_thread(now, || fs.close()));
         // No time passes: what was accepted waits for nobody, and who closes only where the device is about to be taken in.
         let is_taken_in = but == 3;
-        let is_closed = closer.recv_timeout(Duration::from_secs(if is_taken_in { 0 } else { 20 })).is_ok();
-        let is_there = (0..50).any(|_| {
-            thread::sleep(Duration::from_millis(20));
+        let is_closed = closer.recv_timeout(if is_taken_in { Duration::ZERO } else { patience() }).is_ok();
+        // Soon, as a rule; within a second, and each look copies all devices.
+        let is_there = [20, 30, 50, 100, 200, 200, 200, 200].into_iter().any(|millis| {
+            thread::sleep(Duration::from_millis(millis));
             is_there_after_a_cut(&w, "file", &content(1, 300 << 10))
         });
         let ended = is_closed || is_taken_in && w.pass(&fs, 60, || is_answered(&closer));
@@ -623,11 +624,11 @@ fn a_replacement_is_left_before_it_begins(hangs: bool) {
                 thread::sleep(Duration::from_millis(100));
             }
             let stopper = begin(scope, || in_thread(now, || fs.stop_replacing()));
-            let stopped = stopper.recv_timeout(Duration::from_secs(10));
+            let stopped = stopper.recv_timeout(patience());
             if !hangs {
                 gate.open();
             }
-            let answer = comer.recv_timeout(Duration::from_secs(10));
+            let answer = comer.recv_timeout(patience());
             gate.open();
             assert_eq!(stopped, Ok(true), "who gives up a replacement waits for it");
             let why = answer.expect("it is waited for").unwrap_err().to_string();

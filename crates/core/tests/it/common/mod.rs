@@ -11,6 +11,7 @@ use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Observed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 #[derive(Default)]
 pub struct TestClock(pub AtomicU64);
@@ -53,6 +54,16 @@ impl World {
     pub fn pass(&self, nanos: u64) {
         self.clock.0.fetch_add(nanos, Ordering::Relaxed);
     }
+}
+
+/// So long it is waited for what has to come: a busy machine takes its time. What is broken on purpose so that it never comes does not
+/// come any more for being waited for as long.
+pub fn patience() -> Duration {
+    #[cfg(feature = "breaks")]
+    if nenrin_core::breaks::now().is_some() {
+        return Duration::from_secs(3);
+    }
+    Duration::from_secs(20)
 }
 
 pub fn file(mode: u32) -> NewInode<'static> {
