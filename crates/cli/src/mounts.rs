@@ -81,11 +81,26 @@ pub fn is_same_space(one: Option<&str>, other: Option<&str>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
+/// Whether a process finds the same by a path as this one, or in the same directory where nothing has that name yet: in another mount name
+/// space it may, under another root it may not. `None` where that cannot be told.
+pub fn finds_the_same(pid: u32, path: &Path) -> Option<bool> {
+    let path = std::path::absolute(path).ok()?;
+    let here = fs::canonicalize(&path).or_else(|_| fs::canonicalize(path.parent().unwrap_or(&path))).ok()?;
+    let root = Path::new("/proc").join(pid.to_string()).join("root");
+    let of = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    of(&root).ok()?;
+    match of(&root.join(here.strip_prefix("/").ok()?)) {
+        Ok(there) => Some(there == of(&here).ok()?),
+        Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&e.kind()) => Some(false),
+        Err(_) => None,
+    }
+}
+
 /// That the owner of a volume, this process, would find something else, or nothing, by a path.
 pub fn elsewhere(pid: u32) -> Fail {
     Fail::new(format!(
-        "process {pid}, which has the volume, is in another mount name space, where this path leads elsewhere or nowhere: nsenter \
-         --mount=/proc/{pid}/ns/mnt and the same command do it there"
+        "process {pid}, which has the volume, is in another mount name space or under another root, where this path leads elsewhere or \
+         nowhere: nsenter --mount=/proc/{pid}/ns/mnt and the same command do it there"
     ))
 }
 

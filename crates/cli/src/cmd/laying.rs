@@ -43,10 +43,10 @@ fn writable(target: &mut Target, place: &Path) -> Result<(), Fail> {
 pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outcome {
     let mut target = Target::find(place)?;
     writable(&mut target, place)?;
-    target.owner()?.shares_paths().map_err(|why| Fail::at(device.display(), why))?;
+    let space = target.owner()?.shares(device).map_err(|why| Fail::at(device.display(), why))?;
     let made = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
     let uuid = mkfs::random_uuid().at("/dev/urandom")?;
-    let request = Request::DeviceAdd { device: device::absolute(device), uuid, space: mounts::space() };
+    let request = Request::DeviceAdd { device: device::absolute(device), uuid, space };
     let owner = target.owner()?;
     let number: u16 = owner.call(&request).map_err(|why| not_added(why, &made, place, device))?;
     let info: Result<VolumeInfo, Fail> = owner.call(&Request::Info);

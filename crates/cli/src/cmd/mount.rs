@@ -153,10 +153,15 @@ fn ask_owner(call: &Call, device: &Path, source: &Path, directory: &Path, when: 
         let text = "the volume is mounted, and its owner shows the past as well, with a log of its own; leave out -f, --log and log=";
         return Some(Err(Fail::usage(format!("{}: {text}", source.display()))));
     }
-    if let Err(why) = owner.shares_paths() {
-        let text = format!("{why}; where a mount of the volume is seen here, it has that state at .nenrin/at/{when}");
-        return Some(Err(Fail::at(directory.display(), text)));
-    }
+    // What is mounted in another name space is not seen in this one, as a rule, also where the directory is the same.
+    let space = match owner.is_in_our_space().and_then(|()| owner.shares(directory)) {
+        Ok(space) => space,
+        Err(why) => {
+            let text =
+                format!("{why}; where a mount of the volume is seen here, it has that state at .nenrin/at/{when}");
+            return Some(Err(Fail::at(directory.display(), text)));
+        }
+    };
     let when = match when::for_owner(when, clock::now()) {
         Ok(when) => when,
         Err(why) => return Some(Err(Fail::usage(format!("mount option at={when}: {why}")))),
@@ -170,7 +175,7 @@ fn ask_owner(call: &Call, device: &Path, source: &Path, directory: &Path, when: 
         dev: o.dev,
         suid: o.suid,
         noexec: o.noexec,
-        space: mounts::space(),
+        space,
     });
     Some(owner.call(&request).map_err(|f| Fail::at(source.display(), f)).map(|c: CheckpointData| {
         output::line(report::show_state(&c));

@@ -33,7 +33,7 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     if owner.hello.read_only {
         return Err(Fail::at(place.display(), "mounted read-only; mount it writable to change its devices"));
     }
-    owner.shares_paths().map_err(|why| Fail::at(new.display(), why))?;
+    let space = owner.shares(new).map_err(|why| Fail::at(new.display(), why))?;
     let identity = match device::identity(new) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(is_to_be_made(owner, old, new)),
         identity => identity.at(new.display())?,
@@ -45,7 +45,7 @@ pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcom
     super::mkfs::may_overwrite(new, wishes.force)?;
     let mut uuid = [0; 16];
     File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid)).at("/dev/urandom")?;
-    let (old, space) = (device::for_owner(old), mounts::space());
+    let old = device::for_owner(old);
     let request = Request::Replace { old, new: device::absolute(new), uuid, space };
     let number: u16 = owner.call(&request)?;
     follow(owner, place, new, (number, uuid), wishes.json)

@@ -122,11 +122,24 @@ impl Client {
         seen.filter(|pid| *pid > 0).unwrap_or(self.hello.pid)
     }
 
-    /// Fails where a path that we say is another's to the owner, who is in another mount name space.
-    pub fn shares_paths(&self) -> Result<(), Fail> {
+    /// Fails where the owner is known to be in another mount name space.
+    pub fn is_in_our_space(&self) -> Result<(), Fail> {
         match mounts::is_same_space(self.hello.space.as_deref(), mounts::space().as_deref()) {
             true => Ok(()),
             false => Err(mounts::elsewhere(self.pid())),
+        }
+    }
+
+    /// Fails where a path that we say is another's to the owner, who is in another mount name space, or under another root. What he is to be
+    /// told of ours: nothing where he is known to find the same.
+    pub fn shares(&self, path: &Path) -> Result<Option<String>, Fail> {
+        let own = mounts::space();
+        let seen =
+            sys::peer(self.stream.get_ref()).ok().and_then(|peer| u32::try_from(peer.pid).ok()).filter(|pid| *pid > 0);
+        match seen.and_then(|pid| mounts::finds_the_same(pid, path)) {
+            Some(true) => Ok(None),
+            None if mounts::is_same_space(self.hello.space.as_deref(), own.as_deref()) => Ok(own),
+            _ => Err(mounts::elsewhere(self.pid())),
         }
     }
 

@@ -308,11 +308,9 @@ struct Inner {
     survey: Option<heavy::Survey>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
-    /// Runs of uncommitted content that were placed, and leaves of what it cuts off, of all files.
+    /// Of uncommitted content of all files: extents that have a place and leaves of what it cuts off, items of the index, leaves of owners.
     placed: u64,
-    /// Items that they add to the index.
     items: u64,
-    /// Leaves with back references of what is written over.
     owners_leaves: u64,
     counted: nodes::Counted,
     /// Threads in [`Fs::wait_idle`].
@@ -327,9 +325,8 @@ struct Inner {
     named_blocks: u64,
     /// The first so many of them were flushed.
     flushed_blocks: u64,
-    /// Pages in memory.
+    /// Pages in memory, and those that can be used again.
     pages: u64,
-    /// And those that can be used again.
     spare: SparePages,
     /// By how many blocks more uncommitted content reserves than what is committed.
     promised_here: i64,
