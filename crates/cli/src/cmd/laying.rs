@@ -3,11 +3,11 @@
 use super::made::Made;
 use super::{forget, mkfs};
 use crate::control::{Client, LayingData, Order, Request, VolumeInfo, Wants};
+use crate::device;
 use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress, shell_quoted};
 use crate::size::{parse_bytes, show_bytes};
 use crate::target::Target;
-use crate::{device, mounts};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::path::Path;

@@ -5,7 +5,7 @@ use crate::error::{At as _, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::show_bytes;
 use crate::target::Target;
-use crate::{device, mounts, tag};
+use crate::{device, tag};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
