@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The type our mounts have.
@@ -87,7 +87,9 @@ pub fn finds_the_same(pid: u32, path: &Path) -> Option<bool> {
     let path = std::path::absolute(path).ok()?;
     let here = fs::canonicalize(&path).or_else(|_| fs::canonicalize(path.parent().unwrap_or(&path))).ok()?;
     let root = Path::new("/proc").join(pid.to_string()).join("root");
-    let of = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    // A block device may have several nodes.
+    let what = |m: Metadata| if m.file_type().is_block_device() { (m.rdev(), 0) } else { (m.dev(), m.ino()) };
+    let of = |path: &Path| fs::metadata(path).map(what);
     of(&root).ok()?;
     match of(&root.join(here.strip_prefix("/").ok()?)) {
         Ok(there) => Some(there == of(&here).ok()?),

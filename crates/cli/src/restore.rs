@@ -320,7 +320,11 @@ fn given_up(place: &Place<'_>, to: &Spot, stop: Stop) -> Fail {
         }
         Stop::After(e, left) => {
             let (e, kept) = (here(e), place.named());
-            let what = if left == Left::Replaced { "was there before" } else { "had its name meanwhile" };
+            let what = match left {
+                Left::Replaced => "was there before",
+                Left::Wanted => "it was to be",
+                _ => "had its name meanwhile",
+            };
             Fail { message: format!("{}; what {what} is in {}", e.message, kept.display()), ..e }
         }
     }

@@ -245,7 +245,13 @@ fn remount(directory: &Path, o: &Options) -> Outcome {
 
 /// The kernel tells nobody: what was written until then is to be durable, and reading is to change nothing any more, or again.
 fn tell_remounted(owner: &mut Client, device: String, read_only: bool, directory: &Path) -> Outcome {
-    owner.call::<()>(&Request::Remounted { device, read_only }).map(|()| 0).map_err(|why| match read_only {
+    let told = match (owner.hello.hears_remounts, read_only) {
+        (true, _) => owner.call(&Request::Remounted { device, read_only }),
+        // One of an earlier version: reading goes on to move access times.
+        (false, true) => owner.call(&Request::Sync),
+        (false, false) => Ok(()),
+    };
+    told.map(|()| 0).map_err(|why: Fail| match read_only {
         true => {
             let text = "is read-only now, but what was written may not be on the device";
             Fail::at(directory.display(), format!("{text}: {why}")).with_code(why.code)
@@ -299,4 +305,45 @@ fn flags(mount: &Mount, o: &Options) -> libc::c_ulong {
     let is_set = |on: &str, off: &str| o.last_given(&[on, off]).map_or(now.contains(&on), |given| given == on);
     let flag = |(on, off, flag)| if is_set(on, off) { flag } else { 0 };
     all.into_iter().map(flag).fold(0, |flags, flag| flags | flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    /// What an owner is asked who hears of remounts, or does not know of them, and says yes to everything.
+    fn asked(hears: &str, read_only: bool) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let hello = format!(
+            "{{\"ok\":{{\"identities\":[],\"pid\":7,\"read_only\":false,\"closing\":false,\"mounts\":[]{hears}}}}}\n"
+        );
+        let owner = thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut from = BufReader::new(stream.try_clone().unwrap());
+            let (mut line, mut asked) = (String::new(), String::new());
+            from.read_line(&mut line).unwrap();
+            stream.write_all(hello.as_bytes()).unwrap();
+            from.read_line(&mut asked).unwrap();
+            let _ = stream.write_all(b"{\"ok\":null}\n");
+            asked
+        });
+        let mut client = Client::at(&socket);
+        tell_remounted(&mut client, "0:1".into(), read_only, dir.path()).unwrap();
+        drop(client);
+        owner.join().unwrap()
+    }
+
+    /// One of before an upgrade goes on as long as the volume is mounted.
+    #[test]
+    fn an_owner_of_an_earlier_version_is_asked_what_it_knows() {
+        assert!(asked(",\"hears_remounts\":true", true).contains("remounted"));
+        assert!(asked(",\"hears_remounts\":true", false).contains("remounted"));
+        assert!(asked("", true).contains("sync"));
+        assert_eq!(asked("", false), "");
+    }
 }

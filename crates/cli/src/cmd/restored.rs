@@ -90,7 +90,13 @@ fn kept_in(kept: &CheckpointData, has: &str, keeper: Keeper) -> String {
 /// What has what was replaced.
 fn kept_by(restored: &Restored, came: &CameFrom<'_>) -> String {
     match (&restored.unkept, &came.kept_in, &restored.rest) {
-        (Some(_), _, Some(rest)) => format!("it is in {}", printable(&rest.path.display().to_string())),
+        (Some(_), _, Some(rest)) if rest.has_replaced => {
+            let path = printable(&rest.path.display().to_string());
+            match rest.is_unkept && !rest.is_part {
+                true => format!("it is in {path}"),
+                false => format!("what is left of it is in {path}, and the rest may be in no checkpoint any more"),
+            }
+        }
         (None, Some(kept), _) => kept_in(kept, "has it", restored.keeper),
         (unkept, ..) => unkept.as_ref().map_or_else(|| "it was in no checkpoint".to_owned(), ToString::to_string),
     }
@@ -315,6 +321,21 @@ mod tests {
             }
             let told = told(There::Goes, unkept, rest(true, true));
             assert!(told.contains("is in d/f.kept-by-restore, and was not removed") && !told.contains('\n'), "{told}");
+        }
+    }
+
+    /// What was removed already is not said to be somewhere.
+    #[test]
+    fn where_a_part_is_left_no_more_is_promised() {
+        let (path, state) = (Path::new("d/f"), state());
+        for (is_part, is_unkept, all) in [(false, true, true), (true, true, false), (true, false, false)] {
+            let (kept, why) = (PathBuf::from("d/f.kept-by-restore"), String::new());
+            let rest = Some(Rest { path: kept, has_replaced: true, is_part, is_unkept, why });
+            let (from, dest, named, there) = (path, path, "checkpoint 7", There::Goes);
+            let came = CameFrom { path, from, dest, state: &state, named, there, is_itself: true, kept_in: None };
+            let told = kept_by(&restored(Some(Unkept::Went(Keeper::State)), rest), &came);
+            assert_eq!(told.starts_with("it is in"), all, "{told}");
+            assert_eq!(told.contains("may be in no checkpoint"), !all, "{told}");
         }
     }
 

@@ -290,6 +290,9 @@ pub struct Hello {
     /// The mount name space in which its paths are right, where it can tell.
     #[serde(default)]
     pub space: Option<String>,
+    /// It is to be told of remounts: one of an earlier version is not, and does not understand it.
+    #[serde(default)]
+    pub hears_remounts: bool,
 }
 
 /// One mount of a volume.

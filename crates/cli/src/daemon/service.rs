@@ -637,6 +637,7 @@ impl Service {
             closing: self.lock().closing,
             mounts,
             space: mounts::space(),
+            hears_remounts: true,
         }
     }
 

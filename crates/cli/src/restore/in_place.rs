@@ -8,6 +8,7 @@
 //! 3. Meanwhile nobody may more than both grant: what it had is not shown to who may see what it gets, nor the other way round.
 
 use super::attributes::{ACCESS_LIST, Had, Setting, of_no_group};
+use super::place::{Left, Stop};
 use super::spot::Spot;
 use super::{Copied, Work};
 use crate::error::{At, Fail};
@@ -81,7 +82,7 @@ pub(super) fn give(
     there: &Path,
     (known, is_kept): (&Metadata, &dyn Fn(&Metadata) -> bool),
     shown: &Path,
-) -> Result<Option<Lost>, Fail> {
+) -> Result<Option<Lost>, Stop> {
     let place = shown.display();
     let source = File::open(&wanted.copy).at(&place)?;
     let bytes = source.metadata().at(&place)?.len();
@@ -89,7 +90,7 @@ pub(super) fn give(
     let target = OpenOptions::new().write(true).custom_flags(flags).open(there).at(&place)?;
     let now = target.metadata().at(&place)?;
     if (now.dev(), now.ino(), now.is_file()) != (known.dev(), known.ino(), true) {
-        return Err(Fail::at(&place, "became another file meanwhile, and was left as it is"));
+        return Err(Fail::at(&place, "became another file meanwhile, and was left as it is").into());
     }
     is_own(&now, shown)?;
     if !is_kept(&now) {
@@ -102,9 +103,12 @@ pub(super) fn give(
     let given = content(&source, &target, bytes).and_then(|()| attributes(&target, wanted.had));
     // Also where that failed: what others have seen of it by now is undone by no crash.
     let synced = target.sync_all();
-    given
-        .and_then(|lost| synced.map(|()| Some(lost)))
-        .map_err(|e| Fail::at(&place, format!("{e}; it may have lost what it had, which the newest checkpoint has")))
+    let given = given.and_then(|lost| synced.map(|()| Some(lost)));
+    // What it was to get may be nowhere else by now, where room was short.
+    given.map_err(|e| {
+        let text = format!("{e}; it may have lost what it had, which the checkpoint that was made for that has, unless that went meanwhile");
+        Stop::After(Fail::at(&place, text), Left::Wanted)
+    })
 }
 
 /// The permissions that a file has while it changes: what both grant. The group's are another group's where that changes, and where there

@@ -40,6 +40,8 @@ pub(super) enum Left {
     Nothing,
     /// What was replaced.
     Replaced,
+    /// What a file that has lost what it had was to get.
+    Wanted,
     /// What had the name for a moment: the copy, to which somebody gave more, or whatever he had there instead.
     Given,
 }

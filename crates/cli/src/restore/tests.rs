@@ -250,6 +250,32 @@ fn who_removes_what_is_replaced_first_is_noticed() {
     nenrin_core::breaks::with(Break::ReplacedGoesFirst, what_is_replaced_stays_until_the_copy_is_complete);
 }
 
+/// A file that was emptied to get what it was, and cannot get it: what it was to be stays beside it.
+#[test]
+fn what_a_file_was_to_be_stays_where_it_cannot_be_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    fs::write(&file, "now").unwrap();
+    let mut kept = 0;
+    let mut keep = || {
+        kept += 1;
+        // The second time all is copied: what is read then is a directory.
+        if let Some(hidden) = hidden_in(dir.path()) {
+            fs::rename(hidden.join("copy"), hidden.join("then")).unwrap();
+            fs::create_dir(hidden.join("copy")).unwrap();
+        }
+        Ok(())
+    };
+    let mut fits = |_: &[LeftOut]| {
+        fs::write(&file, "later").unwrap();
+        Ok(())
+    };
+    let why = copied_to(&file, &Spot::open(&file).unwrap(), There::Changes, &mut keep, &mut fits).unwrap_err().message;
+    assert_eq!(fs::metadata(&file).unwrap().len(), 0, "{why}");
+    assert!(why.contains("unless that went meanwhile; what it was to be is in ") && kept >= 2, "{why}");
+    assert!(fs::read(dir.path().join("f.kept-by-restore/then")).is_ok(), "{why}: {:?}", names(dir.path()));
+}
+
 /// What is replaced is kept before the copy is made, and once more where it has changed since.
 #[test]
 fn what_is_replaced_is_kept_as_it_is_in_the_end() {
