@@ -40,6 +40,8 @@ pub(crate) struct Outside {
 
 /// So many blocks that take no zeros are told one by one.
 const FAILED_MAX: usize = 256;
+/// So many of them are tried again in one step.
+const RETRIED_AT_ONCE: usize = 32;
 
 impl Outside {
     /// Whether anything was there.
@@ -123,15 +125,17 @@ impl Devices {
         // What cannot be read may be there all the same.
         if !found.is_ok_and(|b| b.iter().all(|b| *b == 0)) {
             may_write()?;
-            // Of a few the others are zeroed all the same.
-            let step = if outside.failed.len() < FAILED_MAX { 1 } else { to - from };
-            if self.zero(member, from..to)?.is_some() {
-                for block in (from..to).step_by(step as usize) {
-                    may_write()?;
-                    let blocks = block..block + step;
-                    let failed = self.zero(member, blocks.clone())?;
-                    outside.failed.extend(failed.map(|e| (Gap { blocks, ..gap.clone() }, e)));
+            match self.zero(member, from..to)? {
+                // Of a few the others are zeroed all the same.
+                Some(_) if outside.failed.len() < FAILED_MAX => {
+                    for block in from..to {
+                        may_write()?;
+                        let failed = self.zero(member, block..block + 1)?;
+                        outside.failed.extend(failed.map(|e| (Gap { blocks: block..block + 1, ..gap.clone() }, e)));
+                    }
                 }
+                Some(e) => outside.failed.push((Gap { blocks: from..to, ..gap.clone() }, e)),
+                None => {}
             }
             outside.note_zeroed(Gap { blocks: from..to, ..gap.clone() });
         }
@@ -163,7 +167,9 @@ impl Devices {
         roster: &Roster,
         may_write: impl Fn() -> Result<()>,
     ) -> Result<Zeroed> {
-        let mut left = Vec::new();
+        let some = RETRIED_AT_ONCE.min(outside.failed.len());
+        // The others come before these next time.
+        let mut left = outside.failed.split_off(some);
         for (gap, _) in std::mem::take(&mut outside.failed) {
             let Some(member) = roster.member(gap.device) else { return Ok(Zeroed::Changed) };
             may_write()?;

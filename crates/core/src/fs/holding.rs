@@ -443,4 +443,17 @@ mod tests {
         let (waiting, items) = crate::breaks::with(Break::RewrittenCountsAgain, written_again);
         assert!(waiting > items, "{waiting} {items}");
     }
+
+    /// What is emptied once more waits no longer.
+    #[test]
+    fn what_is_emptied_again_counts_no_more() {
+        let fs = volume();
+        let ino = emptied(&fs);
+        (0..2000).for_each(|n| assert_eq!(fs.write(ino, n * 8192, &[2; 4096], 0).unwrap(), 4096));
+        fs.lock().write_behind(&fs, ino).unwrap();
+        assert!(fs.lock().items > 1000);
+        fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        let inner = fs.lock();
+        assert_eq!((inner.items, inner.placed, inner.owners_leaves), (0, 0, 0));
+    }
 }

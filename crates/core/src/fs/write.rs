@@ -216,6 +216,7 @@ impl Fs {
                 continue;
             }
             inner.promise_ends(ino, block, block + 1)?;
+            inner.note_owners(ino, block, block + 1);
             let content = inner.content_mut(self, ino)?;
             let mut page: Page = zero_page();
             page.copy_from_slice(&bytes);
@@ -450,6 +451,7 @@ impl Fs {
         content.editor_uid = set.editor.unwrap_or(content.editor_uid);
         content.version += 1;
         inner.pages -= removed as u64;
+        inner.count_placed(ino);
         inner.unpin_dead(self, ino);
         Ok(inner)
     }
@@ -552,6 +554,7 @@ impl Fs {
         if kept > 0 {
             inner.promise(ino, whole.1.saturating_sub(whole.0) as i64);
         }
+        inner.count_placed(ino);
         inner.unpin_dead(self, ino);
         Ok(true)
     }

@@ -207,7 +207,7 @@ impl Fs {
         let is_settled = leaving == 0 && way.grown(&bands).is_none();
         let is_forgetting = !self.lock().state.forgetting.is_empty();
         // What is cut off holds what it held, though no segment lies there.
-        let cuts = |e: &DeviceEntry| !e.removed && e.active && e.target_blocks < e.blocks;
+        let cuts = |e: &DeviceEntry| !e.removed && e.target_blocks < e.blocks && (e.active || !e.is_leaving());
         if is_settled && is_forgetting && entries.iter().any(cuts) && !broken(Break::CutWhileForgetting) {
             self.reopen(laying);
             return Ok(Step::BehindForgetting);
